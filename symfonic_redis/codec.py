@@ -1,0 +1,194 @@
+"""Rows as bytes: one version byte, then msgpack. What goes in comes out equal, or is refused before it is written.
+
+A window row is the array `[id, content, created_at, metadata, importance, layer, score, node_id]`, its trailing
+defaults left away. The tenant is not stored: a row's key says whose it is. Redis never looks inside a row.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import msgpack
+
+from symfonic_redis.errors import CodecError, InvalidInput
+from symfonic_redis.models import MemoryEntry, MemoryLayer
+
+VERSION = b"\x01"
+"""The first byte of every row this version writes, and the only one it reads."""
+
+_INT, _TUPLE, _DATETIME, _UUID, _DECIMAL = 1, 2, 3, 4, 5
+
+_WORKING = MemoryLayer.WORKING
+_LAYERS = {layer.value: layer for layer in MemoryLayer}
+
+_NAMES = ("id", "content", "created_at", "metadata", "importance", "layer", "score", "node_id")
+_TYPES: tuple[Any, ...] = (str, str, datetime, dict, float | int, str, float | int | None, str | None)
+_REQUIRED = 4
+_UUID_LENGTH = 36
+_DEFAULTS = (5.0, _WORKING.value, None, None)
+"""Importance, layer, score and node id of a plain turn; a row that ends in these leaves them away."""
+
+
+def _extend(value: object) -> Any:
+    """Encode what msgpack has no type for. Called by msgpack for every value that is not exactly of a type it knows."""
+    if isinstance(value, Enum):
+        return value.value
+    kind = type(value)
+    if kind is tuple:
+        return msgpack.ExtType(_TUPLE, pack(list(value)))  # type: ignore[call-overload]  # narrowed by `kind`
+    if kind is int:
+        return msgpack.ExtType(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))  # type: ignore[attr-defined]  # narrowed by `kind`
+    if isinstance(value, datetime):
+        text = value.isoformat()
+        # A subclass with more digits than a datetime's would come back different: refuse it with the others.
+        if kind is datetime or datetime.fromisoformat(text) == value:
+            return msgpack.ExtType(_DATETIME, text.encode())
+    if isinstance(value, uuid.UUID):
+        return msgpack.ExtType(_UUID, value.bytes)
+    if kind is Decimal:
+        return msgpack.ExtType(_DECIMAL, str(value).encode())
+    raise InvalidInput(f"a value of type {kind.__name__} cannot be stored: convert it to a str, number, list or dict")
+
+
+def _restore(code: int, data: bytes) -> object:
+    if code == _TUPLE:
+        return tuple(unpack(data))
+    if code == _INT:
+        return int.from_bytes(data, "big", signed=True)
+    if code == _DATETIME:
+        return datetime.fromisoformat(data.decode())
+    if code == _UUID:
+        return uuid.UUID(bytes=data)
+    if code == _DECIMAL:
+        return Decimal(data.decode())
+    raise CodecError(f"unknown extension type {code}")
+
+
+def pack(value: object) -> bytes:
+    """Encode one value.
+
+    Raises:
+        InvalidInput: it holds a type that cannot be stored, refers to itself, or nests too deeply.
+    """
+    try:
+        packed: bytes = msgpack.packb(value, default=_extend, strict_types=True, unicode_errors="surrogatepass")
+    except InvalidInput:
+        raise
+    except RecursionError as error:
+        raise InvalidInput("a value nests too deeply, or holds itself: flatten it") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        # msgpack's own words name types and limits, never values; a nesting limit is a ValueError.
+        raise InvalidInput(f"a value cannot be stored ({type(error).__name__}): flatten or convert it") from error
+    return packed
+
+
+def unpack(data: bytes) -> Any:
+    """Decode one value; the inverse of `pack`.
+
+    Raises:
+        CodecError: the bytes are not one encoded value.
+    """
+    try:
+        return msgpack.unpackb(data, ext_hook=_restore, strict_map_key=False, unicode_errors="surrogatepass")
+    except CodecError:
+        raise
+    except Exception as error:
+        # Damaged input makes msgpack raise a dozen classes, and a key that is a list a bare TypeError.
+        raise CodecError(f"damaged bytes ({type(error).__name__})") from error
+
+
+def _wrong(fields: list[Any]) -> str:
+    """What is wrong with the eight fields of a row, or an empty string."""
+    for name, value, kind in zip(_NAMES, fields, _TYPES, strict=True):
+        if not isinstance(value, kind):
+            return f"{name} is a {type(value).__name__}"
+    return "" if fields[5] in _LAYERS else "layer is unknown"
+
+
+def encode_entry(entry: Any, *, limit: int) -> bytes:
+    """Encode a `MemoryEntry`, or any object with its attributes, as a window row.
+
+    Args:
+        entry: the entry; its `tenant_id` is not stored.
+        limit: the longest row allowed, in bytes.
+
+    Raises:
+        InvalidInput: an attribute is missing or of the wrong type, a value cannot be stored, or the row is longer
+            than `limit`.
+    """
+    try:
+        layer = getattr(entry, "layer", _WORKING)
+        fields = [
+            entry.id,
+            entry.content,
+            entry.created_at,
+            entry.metadata,
+            entry.importance,
+            layer.value if isinstance(layer, Enum) else layer,
+            getattr(entry, "score", None),
+            getattr(entry, "node_id", None),
+        ]
+    except AttributeError as error:
+        raise InvalidInput(f"an entry has no {error.name}: pass a MemoryEntry") from error
+    if wrong := _wrong(fields):
+        raise InvalidInput(f"an entry's {wrong}: pass a MemoryEntry")
+    fields[0] = _compact_id(fields[0])
+    while len(fields) > _REQUIRED and fields[-1] == _DEFAULTS[len(fields) - _REQUIRED - 1]:
+        fields.pop()
+    row = VERSION + pack(fields)
+    if len(row) > limit:
+        raise InvalidInput(
+            f"an entry takes {len(row)} bytes, over the limit of {limit}: "
+            "store a reference instead, or raise max_row_bytes in connect()"
+        )
+    return row
+
+
+def decode_entry(row: bytes, tenant_id: str) -> MemoryEntry:
+    """Decode a window row of `tenant_id`. The entry is built without validation: `encode_entry` wrote it.
+
+    Raises:
+        CodecError: the row is damaged, or a newer version wrote it.
+    """
+    fields = decode(row)
+    if not isinstance(fields, list) or not _REQUIRED <= len(fields) <= len(_NAMES):
+        raise CodecError("the row is no entry")
+    fields.extend(_DEFAULTS[len(fields) - _REQUIRED :])
+    if isinstance(fields[0], uuid.UUID):
+        fields[0] = str(fields[0])
+    if wrong := _wrong(fields):
+        raise CodecError(f"the row's {wrong}")
+    fields[5] = _LAYERS[fields[5]]
+    return MemoryEntry.model_construct(tenant_id=tenant_id, **dict(zip(_NAMES, fields, strict=True)))
+
+
+def encode(value: object) -> bytes:
+    """Encode any storable value with the version byte ahead. Raises as `pack`."""
+    return VERSION + pack(value)
+
+
+def decode(data: bytes) -> Any:
+    """The inverse of `encode`.
+
+    Raises:
+        CodecError: the bytes are damaged, or a newer version wrote them.
+    """
+    if data[:1] != VERSION:
+        raise CodecError(f"unknown row version {data[0] if data else 'none'}: upgrade symfonic-redis")
+    return unpack(data[1:])
+
+
+def _compact_id(value: str) -> str | uuid.UUID:
+    """A canonical UUID string takes 18 bytes as a UUID, 38 as text. Any other id stays the string it is."""
+    if len(value) == _UUID_LENGTH:
+        try:
+            parsed = uuid.UUID(value)
+        except ValueError:
+            return value
+        if str(parsed) == value:
+            return parsed
+    return value

@@ -1,0 +1,286 @@
+"""The one module that knows where the server is and how to reach it.
+
+A `Deployment` is a server and a prefix on it. Its calls take a connection from the driver's pool, send one command
+and read one reply, so that nothing underneath re-sends: repeating an attempt is the business of `retry` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Self, TypedDict, Unpack
+from urllib.parse import parse_qs, urlsplit
+from weakref import WeakKeyDictionary
+
+from redis import asyncio as redis
+from redis import exceptions as driver
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from symfonic_redis import config
+from symfonic_redis.embedded import EmbeddedServer
+from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.keys import check_prefix
+from symfonic_redis.retry import persist
+from symfonic_redis.scripts import Script
+from symfonic_redis.urls import fake_pool, read_url
+
+DEADLINE = 15.0
+"""Seconds a call may take, retries included. Failovers took 2 to 9 s when measured."""
+
+ATTEMPT_TIMEOUT = 5.0
+"""Seconds one attempt may take before the next is made on another connection."""
+
+MAX_CONNECTIONS = 50
+"""Connections of a pool; calls beyond them wait for one. The driver's default pool raises instead."""
+
+MAX_ROW_BYTES = 1 << 20
+"""The longest encoded row, 1 MiB."""
+
+
+class Options(TypedDict, total=False):
+    """What may be chosen about a deployment; the defaults are in parentheses.
+
+    Attributes:
+        prefix: starts every key ("swm").
+        deadline: seconds a call may take, retries included (15).
+        attempt_timeout: seconds one attempt may take (5).
+        max_connections: the most connections; beyond them calls wait (50). A client that was passed has its own.
+        max_row_bytes: the longest encoded row (1 MiB).
+    """
+
+    prefix: str
+    deadline: float
+    attempt_timeout: float
+    max_connections: int
+    max_row_bytes: int
+
+
+class Deployment:
+    """A server, a prefix on it, and how long a call may take. Made by `connect`; safe for any number of tasks.
+
+    `async with` opens it and checks the server; a deployment that was not entered opens at its first call.
+    It belongs to one event loop. After the block, or `aclose`, it is closed for good.
+
+    Attributes:
+        prefix: starts every key.
+        deadline: seconds for one call, retries included.
+        max_row_bytes: the longest encoded row.
+        endpoint: where it leads, without credentials, for messages and logs.
+    """
+
+    def __init__(self, target: str | redis.Redis, **options: Unpack[Options]) -> None:
+        self.prefix = check_prefix(options.get("prefix", "swm"))
+        self.deadline = options.get("deadline", DEADLINE)
+        self.max_row_bytes = options.get("max_row_bytes", MAX_ROW_BYTES)
+        self._attempt_timeout = options.get("attempt_timeout", ATTEMPT_TIMEOUT)
+        self._max_connections = options.get("max_connections", MAX_CONNECTIONS)
+        if min(self.deadline, self._attempt_timeout, self._max_connections, self.max_row_bytes) <= 0:
+            raise ConfigurationError("deadline, attempt_timeout, max_connections and max_row_bytes must be positive")
+        self._target = target
+        self._scheme = ""
+        self.attributes: dict[str, str | int] = {"db.system.name": "redis"}
+        self._server: EmbeddedServer | None = None
+        self._owns_pool = isinstance(target, str)
+        self._pool: redis.ConnectionPool | None = None
+        self._opened = False
+        self._closed = False
+        self._opening = asyncio.Lock()
+        if isinstance(target, str):
+            self._scheme, self.endpoint = read_url(target)
+            if self._scheme not in ("embedded", "fake"):
+                self._use(self._make_pool(target))
+        else:
+            self._use(_pool_of(target))
+
+    def __repr__(self) -> str:
+        return f"<Deployment {self.prefix!r} at {self.endpoint}>"
+
+    def _use(self, pool: redis.ConnectionPool) -> None:
+        options = pool.connection_kwargs
+        # fakeredis invents a host name: it leads nowhere.
+        address = "fake" if self._scheme == "fake" else str(options.get("path") or options.get("host") or "localhost")
+        self.attributes["db.namespace"] = str(options.get("db") or 0)
+        self.attributes["server.address"] = address
+        self.endpoint = address
+        if "path" not in options and self._scheme != "fake":
+            port = int(options.get("port") or 6379)
+            self.attributes["server.port"] = port
+            self.endpoint = f"{address}:{port}"
+        self._pool = pool
+
+    def _make_pool(self, url: str) -> redis.ConnectionPool:
+        try:
+            return redis.BlockingConnectionPool.from_url(
+                url,
+                max_connections=self._max_connections,
+                timeout=None,  # a call waits for a connection until its own deadline
+                socket_timeout=None,  # each attempt has its own time-out
+                socket_connect_timeout=self._attempt_timeout,
+                retry=Retry(NoBackoff(), 0),
+                **({} if url.startswith("unix:") else {"socket_keepalive": True}),
+            )
+        except (ValueError, TypeError):
+            # Not chained: the driver's message may quote the URL, and with it the password.
+            raise ConfigurationError("the URL cannot be read: write it as redis://user:password@host:port/db") from None
+
+    @property
+    def url(self) -> str:
+        """A URL under which other processes of this machine reach the same server. It may hold credentials.
+
+        For `embedded://` that is the server's unix socket, once opened.
+
+        Raises:
+            ConfigurationError: there is none, as for `fake://` and a client that the caller brought.
+        """
+        if self._server is not None:
+            return f"unix://{self._server.socket_path}"
+        if isinstance(self._target, str) and self._scheme not in ("fake", "embedded"):
+            return self._target
+        raise ConfigurationError("this deployment has no URL that another process could use: connect to a server")
+
+    async def open(self) -> Self:
+        """Reach the server and compare its configuration. Idempotent.
+
+        Cost: one GET and one INFO; a SET and a GET more on a new prefix.
+
+        Raises:
+            ConfigurationError: the deployment's configuration differs, or the server is too old.
+            MemoryUnavailable: the server is not reached within the deadline.
+        """
+        async with self._opening:
+            if self._closed:
+                raise ConfigurationError("this deployment is closed: call connect() again")
+            if self._opened:
+                return self
+            if self._pool is None:
+                self._use(await self._start())
+            await config.verify(self._call, self.prefix, self.endpoint)
+            await config.verify_version(self._call, self.endpoint)
+            self._opened = True
+        return self
+
+    async def _start(self) -> redis.ConnectionPool:
+        parts = urlsplit(str(self._target))
+        if self._scheme == "fake":
+            return fake_pool(parts.netloc)
+        port = int(parse_qs(parts.query).get("port", ["0"])[0])
+        self._server = await EmbeddedServer.start(parts.path or None, port=port)
+        return self._make_pool(f"unix://{self._server.socket_path}")
+
+    async def aclose(self) -> None:
+        """Close what this deployment opened: its pool and its embedded server, never a client it was given."""
+        self._closed = True
+        self._opened = False
+        if self._owns_pool and self._pool is not None:
+            await self._pool.disconnect()
+        if self._server is not None:
+            await self._server.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.open()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def call(self, operation: str, *command: str | bytes | int) -> Any:
+        """Send one command that may be repeated without harm; return the raw reply, strings as bytes.
+
+        Args:
+            operation: what it is for, in errors and metrics.
+            command: the command and its arguments.
+
+        Raises:
+            MemoryUnavailable, ServerRefused, KeyConflict: see `retry.persist`.
+        """
+        if not self._opened:
+            await self.open()
+        return await self._call(operation, *command)
+
+    async def run(self, operation: str, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+        """Run a script, in one round trip; two when the server does not know it yet.
+
+        The same call is sent again, with the same operation id, until it is answered or the deadline passes.
+        A server may lose a script at any time (a restart, a failover, SCRIPT FLUSH): it is sent whole when missing.
+
+        Raises:
+            MemoryUnavailable, ServerRefused, KeyConflict: see `retry.persist`.
+        """
+        if not self._opened:
+            await self.open()
+
+        async def attempt() -> Any:
+            try:
+                return await self._exchange("EVALSHA", script.sha, len(keys), *keys, *args)
+            except driver.NoScriptError:
+                return await self._exchange("EVAL", script.text, len(keys), *keys, *args)
+
+        return await self._persist(operation, attempt)
+
+    async def _call(self, operation: str, *command: str | bytes | int) -> Any:
+        return await self._persist(operation, lambda: self._exchange(*command))
+
+    async def _persist(self, operation: str, attempt: Any) -> Any:
+        return await persist(
+            attempt,
+            operation=operation,
+            endpoint=self.endpoint,
+            deadline=self.deadline,
+            attempt_timeout=self._attempt_timeout,
+            attributes=self.attributes,
+        )
+
+    async def _exchange(self, *command: str | bytes | int) -> Any:
+        pool = self._pool
+        if pool is None:
+            raise ConfigurationError("this deployment is not open: enter it with `async with`")
+        connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
+        try:
+            await connection.send_command(*command)
+            # Undecoded, whatever the client was set to: rows are bytes.
+            return await connection.read_response(disable_decoding=True)
+        finally:
+            # A reply that was not read, as on cancellation, makes the driver drop the connection.
+            await pool.release(connection)
+
+
+def connect(target: str | redis.Redis, **options: Unpack[Options]) -> Deployment:
+    """Return the deployment behind a URL or a `redis.asyncio` client. Use it with `async with`.
+
+    Args:
+        target: `redis://` or `rediss://` with `user:password@host:port/db`, `unix:///path.sock`; `embedded://` for a
+            real server in a child process, gone when closed; `embedded:///path` for one that keeps its data there
+            and is shared by the processes that open it; `fake://` or `fake://name` for fakeredis, in this process.
+            Or a client: our calls go out without its retry, and it is never closed by us.
+        options: see `Options`.
+
+    Raises:
+        ConfigurationError: an unknown scheme, or an option out of range. The server is not contacted yet.
+    """
+    return Deployment(target, **options)
+
+
+_deployments: WeakKeyDictionary[redis.Redis, Deployment] = WeakKeyDictionary()
+
+
+def deployment_of(target: Deployment | redis.Redis) -> Deployment:
+    """Return `target` itself, or the one deployment of a client that was passed as it is.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if isinstance(target, Deployment):
+        return target
+    if not isinstance(target, redis.Redis):
+        raise ConfigurationError("pass what connect() returns, or a redis.asyncio.Redis client")
+    return _deployments.setdefault(target, Deployment(target))
+
+
+def _pool_of(client: object) -> redis.ConnectionPool:
+    if not isinstance(client, redis.Redis):
+        raise ConfigurationError("connect() takes a URL or a redis.asyncio.Redis client, not a synchronous one")
+    return client.connection_pool

@@ -1,0 +1,79 @@
+"""A mirror that is not ours: any object with the reference system's graph-store methods.
+
+It is written after the window, over its own connection, so it can fail alone. Its failures are logged and never
+raised: the turn is stored, and the conversation goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from symfonic_redis.graph import turn_node
+from symfonic_redis.models import Durability, MemoryLayer
+from symfonic_redis.scope import ScopeLike, scope_address
+
+_log = logging.getLogger(__name__)
+
+_SCOPE_PROPERTY = "scope_path"
+"""Where the reference system's backends note the scope of a node."""
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ForeignMirror:
+    """Mirrors turns into a graph store and prunes them there.
+
+    Args:
+        store: has `add_node(scope, node)`, `query_nodes(scope, layer=...)`, `delete_node(scope, node_id)`.
+        retention: nodes kept for each scope; None keeps all.
+    """
+
+    def __init__(self, store: Any, retention: int | None) -> None:
+        self._store = store
+        self._retention = retention
+
+    async def add(
+        self, scope: ScopeLike, entries: Sequence[Any], durabilities: Sequence[Durability | None]
+    ) -> tuple[str, ...]:
+        """Add a node for each entry and prune the oldest beyond the retention; return the ids that were added."""
+        added: list[str] = []
+        for entry, durability in zip(entries, durabilities, strict=True):
+            node = turn_node(entry, durability)
+            if await self._tried("add", self._store.add_node(scope, node)) is not _FAILED:
+                added.append(node.id)
+        if self._retention is not None:
+            nodes = await self._nodes(scope)
+            nodes.sort(key=lambda node: getattr(node, "created_at", None) or _LONG_AGO)
+            for node in nodes[: max(0, len(nodes) - self._retention)]:
+                await self.delete(scope, node.id)
+        return tuple(added)
+
+    async def delete(self, scope: ScopeLike, node_id: str) -> None:
+        """Remove one node."""
+        await self._tried("delete", self._store.delete_node(scope, node_id))
+
+    async def clear(self, scope: ScopeLike) -> None:
+        """Remove every working node of exactly this scope."""
+        for node in await self._nodes(scope):
+            await self.delete(scope, node.id)
+
+    async def _nodes(self, scope: ScopeLike) -> list[Any]:
+        """The working nodes of exactly this scope: a query shows the parents' nodes too, and they are not ours."""
+        found = await self._tried("query", self._store.query_nodes(scope, layer=MemoryLayer.WORKING))
+        if found is _FAILED:
+            return []
+        path = scope_address(scope)[1]
+        return [node for node in found if (node.properties or {}).get(_SCOPE_PROPERTY, path) == path]
+
+    async def _tried(self, what: str, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except Exception:  # noqa: BLE001 - any backend, so any error; the window must not suffer from it
+            _log.warning("the graph store failed to %s; the window is not affected", what, exc_info=True)
+            return _FAILED
+
+
+_FAILED = object()

@@ -1,0 +1,107 @@
+"""Every key name of the package, built in this one place.
+
+::
+
+    <prefix>:config                                  string   schema version and partitions of the deployment
+    <prefix>:{0042}:<tenant>:<path>:turns            list     window and evicted turns, newest at the head
+    <prefix>:{0042}:<tenant>:<path>:ops              hash     operation id -> receipt, this generation
+    <prefix>:{0042}:<tenant>:<path>:ops:old          hash     the generation before
+    <prefix>:{0042}:<tenant>:<path>:idem             zset     digest of an idempotency key, scored by its expiry in ms
+    <prefix>:{0042}:<tenant>:<path>:graph:<layer>    stream   the mirror of one layer
+
+`{0042}` is the partition: CRC32 of the scope path modulo 1,024, as the hash tag. All keys of a scope share a slot,
+so one script handles them atomically on Redis Cluster, and a tenant's conversations still spread over every shard
+(ADR-001). Ids are percent-encoded, so no id, whatever it holds, reaches another scope's key or another slot.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from urllib.parse import quote
+from zlib import crc32
+
+from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.scope import SCOPE_PATH_DELIMITER, ScopeLike, scope_address
+
+PARTITIONS = 1024
+"""How many hash tags a deployment spreads over. Changing it would move every scope: it is checked at connect."""
+
+_TYPES = {"turns": "list", "ops": "hash", "old": "hash", "idem": "zset"}
+
+_PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+
+def check_prefix(prefix: str) -> str:
+    """Return `prefix` if it may start every key; it must not hold a brace, a glob or a space.
+
+    Raises:
+        ConfigurationError: it is empty, longer than 64, or holds anything but letters, digits, `.`, `_`, `:`, `-`.
+    """
+    if not _PREFIX.fullmatch(prefix):
+        raise ConfigurationError("prefix must be 1 to 64 letters, digits, '.', '_', ':' or '-': choose another")
+    return prefix
+
+
+def encode_id(value: str) -> str:
+    """Percent-encode an id, so that it holds only letters, digits, `_`, `.`, `-`, `~` and `%XX`; one-to-one."""
+    return quote(value, safe="", errors="surrogatepass")
+
+
+def config_key(prefix: str) -> str:
+    """The key of the deployment's configuration."""
+    return f"{prefix}:config"
+
+
+def partition_of(scope_path: str) -> int:
+    """The partition of a scope path, 0 to 1,023."""
+    return crc32(scope_path.encode("utf-8", "surrogatepass")) % PARTITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeKeys:
+    """The keys of one scope. `digest` (16 hex digits) marks the scope in the ids of its nodes."""
+
+    tenant: str
+    base: str
+    digest: str
+    turns: str
+    ops: str
+    ops_old: str
+    idem: str
+
+    def graph(self, layer: str) -> str:
+        """The stream that mirrors one layer of this scope."""
+        return f"{self.base}:graph:{layer}"
+
+    @staticmethod
+    def type_of(key: str) -> str:
+        """The Redis type that a scope's key must hold, by its name."""
+        return _TYPES.get(key.rpartition(":")[2], "stream")
+
+
+@lru_cache(maxsize=65_536)
+def _scope_keys(prefix: str, tenant: str, path: str) -> ScopeKeys:
+    encoded_path = "/".join(encode_id(part) for part in path.split(SCOPE_PATH_DELIMITER))
+    base = f"{prefix}:{{{partition_of(path):04d}}}:{encode_id(tenant)}:{encoded_path}"
+    identity = f"{encode_id(tenant)}:{encoded_path}".encode()
+    return ScopeKeys(
+        tenant=tenant,
+        base=base,
+        digest=blake2b(identity, digest_size=8).hexdigest(),
+        turns=f"{base}:turns",
+        ops=f"{base}:ops",
+        ops_old=f"{base}:ops:old",
+        idem=f"{base}:idem",
+    )
+
+
+def scope_keys(prefix: str, scope: ScopeLike) -> ScopeKeys:
+    """The keys of `scope` under `prefix`, from a bounded cache.
+
+    Raises:
+        InvalidInput: the scope is malformed; see `scope_address`.
+    """
+    return _scope_keys(prefix, *scope_address(scope))

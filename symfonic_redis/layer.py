@@ -1,0 +1,289 @@
+"""The working layer: a conversation's recency window, the same from every worker."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args
+
+from redis import asyncio as redis
+
+from symfonic_redis.codec import encode_entry
+from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.errors import ConfigurationError, InvalidInput
+from symfonic_redis.foreign import ForeignMirror
+from symfonic_redis.graph import StreamGraphStore, turn_extra
+from symfonic_redis.keys import ScopeKeys, scope_keys
+from symfonic_redis.messages import turns_of
+from symfonic_redis.models import (
+    Durability,
+    MemoryEntry,
+    MemoryLayer,
+    MultiScopeIgnoredWarning,
+    PushReceipt,
+    STMSummaryMode,
+    check_ttl,
+    coerce_durability,
+)
+from symfonic_redis.render import Scrubber, render_entry
+from symfonic_redis.scope import ScopeLike
+from symfonic_redis.store import Bounds, Idempotency, Mirror, Store
+from symfonic_redis.summary import extractive
+
+EVICTED_RETENTION = 50
+IDEMPOTENCY_TTL = 86_400.0
+
+_WORKING = MemoryLayer.WORKING.value
+
+_log = logging.getLogger(__name__)
+
+
+class WorkingLayer:
+    """A bounded, shared recency window for each scope.
+
+    The window lives in Redis, so a layer holds no conversation: any number of workers may serve one scope in turn,
+    and one that restarts sees what the others see. Safe for any number of concurrent tasks.
+
+    Args:
+        redis: what `connect` returns, or a `redis.asyncio` client.
+        max_entries: turns in the window.
+        graph_store: where turns are mirrored; None for no mirror. A `StreamGraphStore` of the same deployment is
+            written by the push's own script. Any other object with `add_node`, `query_nodes` and `delete_node` is
+            called after the push; its failures are logged, never raised.
+        stm_summary_mode: what `summarize` does: `off` returns nothing, `extractive` and `llm` the extractive text.
+        working_graph_retention: mirrored nodes kept for each scope; None keeps all, 0 none.
+        evicted_retention: turns kept behind the window once they leave it; 0 for none.
+        ttl: seconds after the last write at which window and evicted turns vanish; None keeps them.
+        strict: raise `CodecError` for a damaged row instead of skipping it.
+
+    Raises:
+        ConfigurationError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        redis: Deployment | redis.Redis,
+        max_entries: int = 10,
+        graph_store: object | None = None,
+        *,
+        stm_summary_mode: STMSummaryMode = "off",
+        working_graph_retention: int | None = None,
+        evicted_retention: int = EVICTED_RETENTION,
+        ttl: float | None = None,
+        strict: bool = False,
+    ) -> None:
+        _check_count("max_entries", max_entries, least=1)
+        _check_count("evicted_retention", evicted_retention, least=0)
+        if working_graph_retention is not None:
+            _check_count("working_graph_retention", working_graph_retention, least=0)
+        if stm_summary_mode not in get_args(STMSummaryMode):
+            raise ConfigurationError(f"stm_summary_mode must be one of {', '.join(get_args(STMSummaryMode))}")
+        self.deployment = deployment_of(redis)
+        self.bounds = Bounds(max_entries, evicted_retention, check_ttl(ttl))
+        self._store = Store(self.deployment, strict=strict)
+        self._summary_mode = stm_summary_mode
+        self._graph: StreamGraphStore | None = None
+        self._mirror: Mirror | None = None
+        self._foreign: ForeignMirror | None = None
+        if isinstance(graph_store, StreamGraphStore) and graph_store.deployment is self.deployment:
+            self._graph = graph_store
+            self._mirror = Mirror(_WORKING, working_graph_retention, graph_store.ttl)
+        elif graph_store is not None:
+            self._foreign = ForeignMirror(graph_store, working_graph_retention)
+        self._warned: set[tuple[str, str | None]] = set()
+
+    async def push(
+        self,
+        scope: ScopeLike,
+        entry: Any,
+        *,
+        durability: Durability | None = None,
+        idempotency_key: str | None = None,
+        idempotency_ttl: float = IDEMPOTENCY_TTL,
+    ) -> PushReceipt:
+        """Append one turn at the newest end of the window.
+
+        Args:
+            scope: whose conversation.
+            entry: a `MemoryEntry`, or anything with its attributes; its `tenant_id` must be the scope's.
+            durability: of the mirrored node; else the entry's `metadata["durability"]`, else none.
+            idempotency_key: the turn is stored only once under this name, from whichever worker.
+            idempotency_ttl: seconds for which that name is remembered.
+
+        Returns:
+            What was done; `duplicate` when another call had stored a turn under this key.
+
+        Raises:
+            InvalidInput: (a `ValueError`) the entry, scope or durability is refused; nothing was written.
+            MemoryUnavailable: the server was not reached within the deadline. The turn may have been stored: a retry
+                is safe under an `idempotency_key`.
+            ServerRefused, KeyConflict: the server will not take it; nothing was written.
+
+        Cost: one round trip; about 15 us of server time with the mirror.
+        """
+        return await self.push_many(
+            scope,
+            (entry,),
+            durability=durability,
+            idempotency_key=idempotency_key,
+            idempotency_ttl=idempotency_ttl,
+        )
+
+    async def push_many(
+        self,
+        scope: ScopeLike,
+        entries: Iterable[Any],
+        *,
+        durability: Durability | None = None,
+        idempotency_key: str | None = None,
+        idempotency_ttl: float = IDEMPOTENCY_TTL,
+    ) -> PushReceipt:
+        """Append turns, oldest first: all of them or none, next to each other. Arguments and errors as for `push`.
+
+        Cost: one round trip for at most 10,000 turns and 64 MiB; one LLEN for no turns at all.
+        """
+        turns = list(entries)
+        # First of all, so that a misspelt marker is told before anything else.
+        durabilities = [_resolve(durability, turn) for turn in turns]
+        keys = scope_keys(self.deployment.prefix, scope)
+        rows = [self._row(keys, turn) for turn in turns]
+        idempotency = None
+        if idempotency_key is not None:
+            if not idempotency_key:
+                raise InvalidInput("an idempotency_key is empty: give the job a name, or leave it away")
+            idempotency = Idempotency(idempotency_key, check_ttl(idempotency_ttl) or 0)
+        if not rows:
+            length = await self._store.read("length", keys.turns, "LLEN", keys.turns)
+            return PushReceipt((), min(length, self.bounds.window), 0, duplicate=False)
+        extras: list[bytes] = []
+        if self._mirror:
+            extras = [turn_extra(turn.metadata, marker) for turn, marker in zip(turns, durabilities, strict=True)]
+        receipt = await self._store.push(
+            keys,
+            rows,
+            self.bounds,
+            mirror=self._mirror,
+            extras=extras if any(extras) else (),
+            idempotency=idempotency,
+        )
+        if self._foreign and not receipt.duplicate:
+            added = await self._foreign.add(scope, turns, durabilities)
+            receipt = receipt._replace(node_ids=added)
+        return receipt
+
+    async def write(self, scope: ScopeLike, entry: Any) -> None:
+        """Push one turn; the name under which the reference system's stores are written."""
+        await self.push(scope, entry)
+
+    async def get_context(self, scope: ScopeLike) -> list[MemoryEntry]:
+        """The window of exactly this scope, oldest first; empty when it has none.
+
+        A damaged row is left where it is, skipped, counted and logged once, unless the layer is strict.
+
+        Cost: one round trip, one LRANGE.
+
+        Raises:
+            MemoryUnavailable: the server was not reached within the deadline.
+            CodecError: a row is damaged and the layer is strict.
+        """
+        return await self._store.window(scope_keys(self.deployment.prefix, scope), self.bounds.window)
+
+    async def retrieve(self, scope: ScopeLike, query: str, top_k: int = 5) -> list[MemoryEntry]:  # noqa: ARG002 - the contract's signature; recency needs no query
+        """The first `top_k` entries of the window, the oldest; the query is not used. Cost as `get_context`.
+
+        Warns `MultiScopeIgnoredWarning`, once for each tenant and sub-tenant, when the scope inherits from others.
+        """
+        if getattr(scope, "inherits_from", ()):
+            key = (scope.tenant_id, getattr(scope, "sub_tenant_id", None))
+            if key not in self._warned:
+                self._warned.add(key)
+                warnings.warn(
+                    "the working layer reads exactly one scope and ignores inherits_from",
+                    MultiScopeIgnoredWarning,
+                    stacklevel=2,
+                )
+        return (await self.get_context(scope))[:top_k]
+
+    async def summarize(self, scope: ScopeLike, entries: Sequence[Any]) -> str:  # noqa: ARG002 - the contract's signature
+        """The extractive summary of `entries`, at most 1,000 characters; empty in mode `off`. No server, no model."""
+        if self._summary_mode == "off":
+            return ""
+        return extractive(entries)[0]
+
+    async def link(self, scope: ScopeLike, source: str, target: str, relationship: str) -> None:
+        """Do nothing: turns are linked by their order. Part of the reference system's contract."""
+
+    async def delete(self, scope: ScopeLike, node_id: str) -> None:
+        """Remove one node from the mirror; the window stays. Nothing without a graph store. One round trip."""
+        if self._graph is not None:
+            await self._graph.delete_node(scope, node_id)
+        elif self._foreign is not None:
+            await self._foreign.delete(scope, node_id)
+
+    async def clear(self, scope: ScopeLike) -> None:
+        """Empty the window and the evicted turns of exactly this scope, and its working nodes in the mirror.
+
+        Cost: one round trip. Errors as for `push`.
+        """
+        keys = scope_keys(self.deployment.prefix, scope)
+        await self._store.clear(keys, layer=_WORKING if self._mirror else None)
+        if self._foreign is not None:
+            await self._foreign.clear(scope)
+
+    async def rehydrate_from_messages(
+        self,
+        scope: ScopeLike,
+        messages: Sequence[Any],
+        *,
+        max_turns: int | None = None,
+        only_if_empty: bool = True,
+    ) -> int:
+        """Replay the tail of a saved transcript into the window; the mirror is not written.
+
+        Args:
+            scope: whose conversation.
+            messages: chat messages, oldest first: objects with `type` and `content`, or dicts with `role` and
+                `content`. Those of the user and of the assistant count, if they hold text.
+            max_turns: at most so many; never more than the window.
+            only_if_empty: replay into an empty window only, decided by the server, so that two workers that resume
+                at once replay once. False appends to whatever is there.
+
+        Returns:
+            How many turns were replayed; 0 when the window was not empty.
+
+        Cost: one round trip; none when there is nothing to replay. Errors as for `push`.
+        """
+        most = self.bounds.window if max_turns is None else min(max_turns, self.bounds.window)
+        turns = turns_of(messages)
+        if most <= 0 or not turns:
+            return 0
+        keys = scope_keys(self.deployment.prefix, scope)
+        rows = [
+            self._row(keys, MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata))
+            for content, metadata in turns[-most:]
+        ]
+        return await self._store.rehydrate(keys, rows, self.bounds, only_if_empty=only_if_empty)
+
+    def render_for_prompt(self, entry: Any, scrubber: Scrubber | None = None) -> str:
+        """One entry as a line of a prompt, `[working] user: Where is my order?`; see `render.render_entry`."""
+        return render_entry(entry, scrubber)
+
+    def _row(self, keys: ScopeKeys, entry: Any) -> bytes:
+        row = encode_entry(entry, limit=self.deployment.max_row_bytes)
+        if entry.tenant_id != keys.tenant:
+            raise InvalidInput("an entry's tenant_id is not its scope's: nothing was written")
+        return row
+
+
+def _resolve(durability: object, entry: Any) -> Durability | None:
+    marker = durability
+    if marker is None:
+        marker = (getattr(entry, "metadata", None) or {}).get("durability")
+    return None if marker is None else coerce_durability(marker)
+
+
+def _check_count(name: str, value: int, *, least: int) -> None:
+    given: object = value  # an untyped caller may pass anything
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise ConfigurationError(f"{name} must be a whole number of at least {least}: correct it")

@@ -1,0 +1,251 @@
+"""The calls on a scope's memory, one script or command each. The only module that runs scripts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from symfonic_redis import telemetry
+from symfonic_redis.codec import decode_entry
+from symfonic_redis.connection import Deployment
+from symfonic_redis.errors import CodecError, InvalidInput, KeyConflict
+from symfonic_redis.keys import ScopeKeys
+from symfonic_redis.models import MemoryEntry, PushReceipt
+from symfonic_redis.scripts import script
+from symfonic_redis.telemetry import Operation
+
+MAX_BATCH = 10_000
+"""The most rows of one write. A script blocks the server while it runs."""
+
+MAX_BATCH_BYTES = 64 << 20
+"""The most bytes of one write, 64 MiB. A server drops a client whose query grows too long."""
+
+MAX_COMPLAINTS = 10_000
+"""Distinct warnings remembered as given; beyond them damage is only counted."""
+
+_KNOWN_KEY = 2
+"""The state in which push.lua reports that another operation had the idempotency key."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much of a conversation is kept.
+
+    Attributes:
+        window: turns in the window.
+        evicted: turns kept behind it.
+        ttl: milliseconds after the last write at which both vanish; None keeps them.
+    """
+
+    window: int
+    evicted: int
+    ttl: int | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the list: one more than window and evicted turns, whose presence tells of older ones."""
+        return self.window + self.evicted + 1 if self.evicted else self.window
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """How the working layer is mirrored.
+
+    Attributes:
+        layer: the stream's layer.
+        cap: nodes kept; None keeps all, 0 none.
+        ttl: milliseconds after the last write at which the stream vanishes; None keeps it.
+    """
+
+    layer: str
+    cap: int | None
+    ttl: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A caller's own name for a write, and for how many milliseconds it is remembered."""
+
+    key: str
+    ttl: int
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes that stand for the key."""
+        return blake2b(self.key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class Store:
+    """Reads and writes one deployment's scopes.
+
+    Args:
+        deployment: where.
+        strict: raise `CodecError` for a damaged row instead of skipping it.
+    """
+
+    def __init__(self, deployment: Deployment, *, strict: bool = False) -> None:
+        self.deployment = deployment
+        self._strict = strict
+        self._complained: set[str] = set()
+
+    async def push(
+        self,
+        keys: ScopeKeys,
+        rows: Sequence[bytes],
+        bounds: Bounds,
+        *,
+        mirror: Mirror | None = None,
+        extras: Sequence[bytes] = (),
+        idempotency: Idempotency | None = None,
+    ) -> PushReceipt:
+        """Append rows, oldest first, in one round trip; see lua/push.lua.
+
+        Args:
+            keys: of the scope.
+            rows: encoded entries, at most `MAX_BATCH` and `MAX_BATCH_BYTES`.
+            bounds: how many rows stay.
+            mirror: also append them to a stream, in the same script.
+            extras: as many as rows, or none: what a node needs beyond its row.
+            idempotency: store the rows only if this name is not remembered.
+        """
+        _check_batch(rows)
+        layer = mirror.layer if mirror else "working"
+        names = (keys.ops, keys.ops_old, keys.turns, keys.graph(layer), keys.idem)
+        args: list[str | bytes | int] = [
+            bounds.window,
+            bounds.rows,
+            _text(bounds.ttl),
+            "" if mirror is None else "all" if mirror.cap is None else mirror.cap,
+            _text(mirror.ttl if mirror else None),
+            idempotency.digest if idempotency else "",
+            idempotency.ttl if idempotency else 0,
+            len(rows),
+            *rows,
+            *extras,
+        ]
+        attributes = self.deployment.attributes
+        state, receipt, *lengths = await self._write("push", names, args)
+        window, evicted, first = receipt.decode().split()
+        if state:
+            telemetry.duplicates.add(1, attributes)
+        else:
+            telemetry.turns_pushed.add(len(rows), attributes)
+            telemetry.turns_evicted.add(int(evicted), attributes)
+            telemetry.window_length.record(int(window), attributes)
+            if mirror:
+                telemetry.mirror_length.record(lengths[1], attributes)
+            if lengths[0] > bounds.rows:
+                self._complain(
+                    "bounds",
+                    "a conversation holds %d rows where this worker keeps %d: another worker's bounds are wider, "
+                    "or they were lowered; each write removes up to 16 more",
+                    lengths[0],
+                    bounds.rows,
+                )
+        nodes = _node_ids(first, len(rows), keys, layer)
+        if mirror and mirror.cap is not None:
+            nodes = nodes[len(nodes) - min(len(nodes), mirror.cap) :]
+        return PushReceipt(nodes, int(window), int(evicted), duplicate=state == _KNOWN_KEY)
+
+    async def rehydrate(self, keys: ScopeKeys, rows: Sequence[bytes], bounds: Bounds, *, only_if_empty: bool) -> int:
+        """Append rows, oldest first, into an empty window or into any; return how many. See lua/rehydrate.lua."""
+        _check_batch(rows)
+        args: list[str | bytes | int] = [bounds.rows, _text(bounds.ttl), int(only_if_empty), *rows]
+        _, receipt = await self._write("rehydrate", (keys.ops, keys.ops_old, keys.turns), args)
+        return int(receipt)
+
+    async def clear(self, keys: ScopeKeys, *, layer: str | None) -> None:
+        """Empty the window and the evicted turns, and the mirror of `layer` when given. See lua/clear.lua."""
+        names = (keys.ops, keys.ops_old, keys.turns, keys.graph(layer or "working"))
+        await self._write("clear", names, [int(layer is not None)])
+
+    async def add_node(self, keys: ScopeKeys, layer: str, payload: bytes, *, ttl: int | None) -> str:
+        """Append an encoded node to the stream of `layer`; return its id. See lua/node_add.lua."""
+        _check_batch([payload])
+        names = (keys.ops, keys.ops_old, keys.graph(layer))
+        _, receipt = await self._write("node_add", names, [_text(ttl), payload])
+        return node_id(receipt.decode(), layer, keys)
+
+    async def window(self, keys: ScopeKeys, length: int) -> list[MemoryEntry]:
+        """The newest `length` entries, oldest first, in one LRANGE. Damaged rows are skipped, counted, logged once."""
+        rows = await self.read("get_context", keys.turns, "LRANGE", keys.turns, 0, length - 1)
+        entries = []
+        for index in range(len(rows) - 1, -1, -1):
+            try:
+                entries.append(decode_entry(rows[index], keys.tenant))
+            except CodecError as error:
+                self.damaged(keys.turns, index, error)
+        return entries
+
+    async def read(self, operation: str, key: str, *command: str | bytes | int) -> Any:
+        """Send a command on one key that may be repeated without harm; return the raw reply."""
+        with Operation(operation, self.deployment.attributes):
+            try:
+                return await self.deployment.call(operation, *command)
+            except KeyConflict as error:
+                raise await self._name_conflict((key,), error) from error
+
+    def damaged(self, key: str, index: int | str, error: CodecError) -> None:
+        """Count and, once a key, log a row that cannot be read; raise instead when strict."""
+        telemetry.rows_damaged.add(1, self.deployment.attributes)
+        if self._strict:
+            raise CodecError(f"row {index} of {key} cannot be read: {error}") from error
+        self._complain(f"row:{key}", "row %s of %s cannot be read and is skipped: %s", index, key, error)
+
+    async def _write(self, name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+        deployment = self.deployment
+        # Made once per call: every attempt carries the same id, and the server remembers it for two deadlines.
+        operation_id = os.urandom(16)
+        remembered = max(1, int(2000 * deployment.deadline))
+        with Operation(name, deployment.attributes):
+            try:
+                return await deployment.run(name, script(name), keys, [operation_id, remembered, *args])
+            except KeyConflict as error:
+                raise await self._name_conflict(keys, error) from error
+
+    async def _name_conflict(self, keys: Sequence[str], error: KeyConflict) -> KeyConflict:
+        """The server does not say which key has the wrong type: ask, now that something is wrong anyway."""
+        for key in keys:
+            found = (await self.deployment.call("type", "TYPE", key)).decode()
+            expected = ScopeKeys.type_of(key)
+            if found not in (expected, "none"):
+                return KeyConflict(
+                    f"nothing was written: the key {key} holds a {found} where a {expected} belongs, so something "
+                    "else writes under our prefix; remove that key, or connect with another prefix"
+                )
+        return error
+
+    def _complain(self, about: str, message: str, *values: object) -> None:
+        if about not in self._complained and len(self._complained) < MAX_COMPLAINTS:
+            self._complained.add(about)
+            _log.warning(message, *values)
+
+
+def node_id(stream_id: str, layer: str, keys: ScopeKeys) -> str:
+    """The id of a node: unique across scopes and layers, and its own address within the scope."""
+    return f"{stream_id}.{layer}.{keys.digest}"
+
+
+def _node_ids(first: str, count: int, keys: ScopeKeys, layer: str) -> tuple[str, ...]:
+    if first == "-":
+        return ()
+    time, _, sequence = first.partition("-")
+    return tuple(node_id(f"{time}-{int(sequence) + step}", layer, keys) for step in range(count))
+
+
+def _text(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _check_batch(rows: Sequence[bytes]) -> None:
+    if len(rows) > MAX_BATCH or sum(map(len, rows)) > MAX_BATCH_BYTES:
+        raise InvalidInput(
+            f"a write holds {len(rows)} rows of {sum(map(len, rows))} bytes; at most {MAX_BATCH} rows and "
+            f"{MAX_BATCH_BYTES} bytes go in one: split it"
+        )

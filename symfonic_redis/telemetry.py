@@ -1,0 +1,71 @@
+"""Spans and metrics through the OpenTelemetry API; without an SDK they are no-ops.
+
+Names follow the semantic conventions for database clients. No attribute ever holds content, an id of a scope, or a
+key: they would leak, and their cardinality would drown a metrics store.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+from opentelemetry import metrics, trace
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+NAME = "symfonic_redis"
+
+_tracer = trace.get_tracer(NAME)
+_meter = metrics.get_meter(NAME)
+
+_duration = _meter.create_histogram(
+    "db.client.operation.duration", unit="s", description="Time of one call, retries included."
+)
+turns_pushed = _meter.create_counter("symfonic.turns.pushed", unit="{turn}", description="Turns stored.")
+turns_evicted = _meter.create_counter("symfonic.turns.evicted", unit="{turn}", description="Turns out of the window.")
+duplicates = _meter.create_counter(
+    "symfonic.duplicates", unit="{write}", description="Writes that had been applied before."
+)
+retries = _meter.create_counter("symfonic.retries", unit="{attempt}", description="Attempts after the first.")
+rows_damaged = _meter.create_counter("symfonic.rows.damaged", unit="{row}", description="Rows skipped on reading.")
+window_length = _meter.create_histogram("symfonic.window.length", unit="{turn}", description="Window after a push.")
+mirror_length = _meter.create_histogram("symfonic.mirror.length", unit="{node}", description="Mirror after a push.")
+
+
+class Operation:
+    """One call as a span and a duration: `with Operation("push", attributes): ...`.
+
+    Args:
+        name: what is done, such as `push`.
+        attributes: of the deployment, such as `server.address`; shared by spans and metrics, never changed.
+    """
+
+    __slots__ = ("_attributes", "_current", "_name", "_span", "_started")
+
+    def __init__(self, name: str, attributes: dict[str, str | int]) -> None:
+        self._name = name
+        self._attributes = {**attributes, "db.operation.name": name}
+
+    def __enter__(self) -> Self:
+        self._started = perf_counter()
+        self._span = _tracer.start_span(self._name, kind=SpanKind.CLIENT, attributes=self._attributes)
+        # Only a span that somebody records is made current: attaching a context costs more than all the rest.
+        self._current = None
+        if self._span.is_recording():
+            self._current = trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
+            self._current.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        attributes = self._attributes
+        if kind is not None:
+            # The class alone: messages hold no content, but a span is no place to rely on that.
+            attributes["error.type"] = kind.__qualname__
+            self._span.set_attribute("error.type", kind.__qualname__)
+            self._span.set_status(Status(StatusCode.ERROR))
+        if self._current is not None:
+            self._current.__exit__(None, None, None)
+        self._span.end()
+        _duration.record(perf_counter() - self._started, attributes)

