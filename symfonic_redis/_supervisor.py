@@ -1,7 +1,7 @@
 r"""The process that owns one embedded server: it starts it, and stops it when nobody uses it any more.
 
 `embedded.py` runs this file by its path, isolated and without site-packages (`python -I -S`), so it must import the
-standard library only and nothing of this package. That is what keeps its start near 30 ms. `embedded.py` also
+standard library only and nothing of this package. That is what keeps its start near 40 ms. `embedded.py` also
 imports it, for the functions under "shared with the client", so it must not run anything when imported.
 
 Arguments

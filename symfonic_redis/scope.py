@@ -10,7 +10,7 @@ what `scope_address` reads.
 from __future__ import annotations
 
 from typing import Protocol, Self
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -233,5 +233,18 @@ def parse_scope(text: str) -> TenantScope:
         kind, equals, id_ = part.partition("=")
         if not equals:
             raise InvalidInput("a scope is written as kind=id/kind=id, for example org=acme/conversation=c-123")
-        levels.append(ScopeLevel(kind=unquote(kind), id=unquote(id_)))
+        levels.append(ScopeLevel(kind=_unquoted(kind), id=_unquoted(id_)))
     return TenantScope.from_path(levels)
+
+
+def format_scope(scope: TenantScope) -> str:
+    """Write a scope as the command line reads it; the inverse of `parse_scope`."""
+    return "/".join(f"{_quoted(level.kind)}={_quoted(level.id)}" for level in scope.path)
+
+
+def _unquoted(text: str) -> str:
+    return unquote(text, errors="surrogatepass")
+
+
+def _quoted(value: str) -> str:
+    return quote(value, safe=" !'()*+,-.:;@_~", errors="surrogatepass")

@@ -452,7 +452,7 @@ async def test_a_port_in_use(start, tmp_path):
         listener.listen()
         with pytest.raises(ConfigurationError, match=r"did not start: .*listen"):
             await start(tmp_path, port=listener.getsockname()[1])
-    assert not is_locked(tmp_path / "server.lock")
+    await eventually(lambda: not is_locked(tmp_path / "server.lock"))
     assert (await start(tmp_path)).port == 0
 
 

@@ -1,0 +1,42 @@
+"""The `symfonic-redis` command: what it needs, and how it reports what went wrong.
+
+An error is one line on standard error and a non-zero exit: 1 for ours, 2 for a wrong option, 130 when interrupted. A
+traceback is shown only with `--debug`, which may stand anywhere on the line.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from symfonic_redis.errors import SymfonicRedisError
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; exits the process."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        from symfonic_redis.commands import app  # noqa: PLC0415 - typer and rich are an extra
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        _fail("the command line needs two more packages: install symfonic-redis[cli]")
+    try:
+        app(given, prog_name="symfonic-redis")
+    except SymfonicRedisError as error:
+        if debug:
+            raise
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(message: str) -> NoReturn:
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
