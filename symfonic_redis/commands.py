@@ -115,7 +115,7 @@ def replay(
 
     async def act(deployment: Deployment) -> None:
         columns = (TextColumn("playing"), BarColumn(), MofNCompleteColumn(), TextColumn("turns"), TimeElapsedColumn())
-        with Progress(*columns, console=notes, transient=True, disable=as_json) as progress:
+        with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
             bar = progress.add_task("", total=sum(len(conversation.turns) for conversation in conversations))
             report = await play(
                 deployment,
@@ -179,10 +179,11 @@ def context(
     as_json: AsJson = False,
 ) -> None:
     """Print a conversation's window, oldest first."""
+    where = parse_scope(scope)
 
     async def act(deployment: Deployment) -> None:
         layer = WorkingLayer(deployment, window)
-        entries = await layer.get_context(parse_scope(scope))
+        entries = await layer.get_context(where)
         if as_json:
             _print_json([entry.model_dump(warnings=False) for entry in entries])
             return
@@ -208,9 +209,9 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Append one turn to a conversation."""
+    where = parse_scope(scope)
 
     async def act(deployment: Deployment) -> None:
-        where = parse_scope(scope)
         layer = WorkingLayer(deployment, window, StreamGraphStore(deployment) if mirror else None, ttl=ttl or None)
         entry = MemoryEntry.turn(where, speaker=speaker, turn_id=turn_id or uuid4().hex[:12], content=content)
         receipt = await layer.push(where, entry, idempotency_key=key)

@@ -114,7 +114,7 @@ async def demo(deployment: Deployment, tell: Tell, *, pause: float = 0.0) -> End
 async def _killed_in_the_middle(fleet: Fleet, worker: Worker, scope: str, turn: Turn, tell: Tell) -> None:
     delivery = asyncio.create_task(worker.push(**_request(scope, turn)))
     # Before, while or after the server stores it: each run may differ, and each must end the same.
-    await asyncio.sleep(random.uniform(0, 0.002))  # noqa: S311 - a story, no secret
+    await asyncio.sleep(random.uniform(0, 0.001))  # noqa: S311 - a story, no secret
     worker.kill()
     try:
         await delivery

