@@ -1,29 +1,31 @@
 -- clear: empty a scope's window, its evicted turns and, when it has one, the working layer's mirror, once.
 -- Operation ids and idempotency keys stay: a job redelivered after a clear must not bring its turn back.
 --
--- KEYS[1]  ops       see once.lua
--- KEYS[2]  ops:old   see once.lua
--- KEYS[3]  turns     list: the window and the evicted turns
--- KEYS[4]  graph     stream: the mirror of the working layer
--- ARGV[1]  operation id
--- ARGV[2]  how long to remember it, ms
--- ARGV[3]  '1' to empty the mirror too, '0' to leave it
--- RETURNS  {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is
---          '<rows removed> <nodes removed>'.
--- COST     6 commands, 8 with a mirror; the mirror is emptied in time linear in its length
+-- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[8]   turns     list: the window and the evicted turns
+-- KEYS[9]   graph     stream: the mirror of the working layer
+-- KEYS[10]  edits     hash: see edits.lua
+-- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[7]   '1' to empty the mirror too, '0' to leave it
+-- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is
+--           '<rows removed> <nodes removed>'.
+-- COST      7 commands, 9 with a mirror; the mirror is emptied in time linear in its length
 --@include once
+--@include scope
 
-local rows = redis.call('LLEN', KEYS[3])
-local nodes = 0
-if ARGV[3] == '1' then
-    nodes = redis.call('XLEN', KEYS[4])
+local rows, nodes = redis.call('LLEN', KEYS[8]), 0
+if ARGV[7] == '1' then
+    nodes = redis.call('XLEN', KEYS[9])
+    redis.call('HLEN', KEYS[10])
 end
 if rows > 0 then
-    redis.call('UNLINK', KEYS[3])
+    redis.call('UNLINK', KEYS[8])
 end
 if nodes > 0 then
     -- Trimmed, not deleted: the stream must remember its last id, or a push within the same millisecond would
     -- give a new node the id of one that was just cleared.
-    redis.call('XTRIM', KEYS[4], 'MAXLEN', '=', 0)
+    redis.call('XTRIM', KEYS[9], 'MAXLEN', '=', 0)
+    redis.call('UNLINK', KEYS[10])
 end
+publish('clear', 'm', ARGV[7])
 return {0, once(rows .. ' ' .. nodes)}

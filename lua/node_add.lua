@@ -1,21 +1,25 @@
 -- node_add: append one node to a layer's stream, once.
 --
--- KEYS[1]  ops       see once.lua
--- KEYS[2]  ops:old   see once.lua
--- KEYS[3]  graph     stream: the nodes of the layer
--- ARGV[1]  operation id
--- ARGV[2]  how long to remember it, ms
--- ARGV[3]  ttl of the stream in ms; '' keeps it
--- ARGV[4]  the node
--- RETURNS  {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is the stream id.
--- COST     6 commands
+-- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[8]   graph     stream: the nodes of the layer
+-- KEYS[9]   edits     hash: see edits.lua
+-- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[7]   ttl of the stream in ms; '' keeps it
+-- ARGV[8]   the layer's name
+-- ARGV[9]   the node
+-- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is the
+--           stream id.
+-- COST      9 commands
 --@include once
+--@include scope
+--@include window
 
-redis.call('XLEN', KEYS[3])
-local id = redis.call('XADD', KEYS[3], '*', 'n', ARGV[4])
-if ARGV[3] ~= '' then
-    redis.call('PEXPIRE', KEYS[3], ARGV[3])
-else
-    redis.call('PERSIST', KEYS[3])
+redis.call('XLEN', KEYS[8])
+local id = redis.call('XADD', KEYS[8], '*', 'n', ARGV[9])
+expire(KEYS[8], ARGV[7])
+if redis.call('HLEN', KEYS[9]) > 0 then
+    expire(KEYS[9], ARGV[7])
 end
+publish('node', 'l', ARGV[8], 'i', id, 'n', ARGV[9])
+touch(ARGV[7])
 return {0, once(id)}

@@ -47,6 +47,8 @@ class Options(TypedDict, total=False):
         attempt_timeout: seconds one attempt may take (5).
         max_connections: the most connections; beyond them calls wait (50). A client that was passed has its own.
         max_row_bytes: the longest encoded row (1 MiB).
+        feed: changes kept for each partition of each tenant, for `watch` and `relay`; None for no feed (None). All
+            workers of a deployment must choose the same.
     """
 
     prefix: str
@@ -54,6 +56,7 @@ class Options(TypedDict, total=False):
     attempt_timeout: float
     max_connections: int
     max_row_bytes: int
+    feed: int | None
 
 
 class Deployment:
@@ -66,6 +69,7 @@ class Deployment:
         prefix: starts every key.
         deadline: seconds for one call, retries included.
         max_row_bytes: the longest encoded row.
+        feed: how many changes are kept for each partition of each tenant, or None.
         endpoint: where it leads, without credentials, for messages and logs.
     """
 
@@ -75,6 +79,9 @@ class Deployment:
         self.max_row_bytes = options.get("max_row_bytes", MAX_ROW_BYTES)
         self._attempt_timeout = options.get("attempt_timeout", ATTEMPT_TIMEOUT)
         self._max_connections = options.get("max_connections", MAX_CONNECTIONS)
+        self.feed = options.get("feed")
+        if self.feed is not None and self.feed < 1:
+            raise ConfigurationError("feed must be a positive number of entries, or None for no feed")
         if min(self.deadline, self._attempt_timeout, self._max_connections, self.max_row_bytes) <= 0:
             raise ConfigurationError("deadline, attempt_timeout, max_connections and max_row_bytes must be positive")
         self._target = target

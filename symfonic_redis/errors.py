@@ -6,6 +6,8 @@
     ├── ConfigurationError      the deployment or a constructor's argument is wrong: fix it, no retry helps
     ├── MemoryUnavailable       the server could not be reached within the deadline: try later, or degrade
     ├── InvalidInput            (also a ValueError) a scope, entry or option is refused: nothing was written
+    ├── ScopeClosed             the scope was purged: a late writer cannot bring it back
+    ├── NodeNotFound            (also a KeyError) the node to change is not there
     ├── CodecError              a stored row cannot be read: damaged, or written by a newer version
     ├── KeyConflict             a key of ours holds another type: something else writes under our prefix
     └── ServerRefused           the server answers, but will not do this
@@ -33,6 +35,17 @@ class MemoryUnavailable(SymfonicRedisError):  # noqa: N818 - the reference syste
 
 class InvalidInput(SymfonicRedisError, ValueError):  # noqa: N818 - reads as what it is; it is a ValueError too
     """A scope, an entry or an option is refused; nothing was written."""
+
+
+class ScopeClosed(SymfonicRedisError):  # noqa: N818 - names the condition
+    """The scope was purged and is closed to writes for a while; nothing was written."""
+
+
+class NodeNotFound(SymfonicRedisError, KeyError):  # noqa: N818 - names the condition, as KeyError does
+    """The node to change is not there: deleted, trimmed, or another scope's; nothing was written."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show it in quotes
 
 
 class CodecError(SymfonicRedisError):

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from symfonic_redis.graph import turn_node
 from symfonic_redis.models import Durability, MemoryLayer
+from symfonic_redis.nodes import turn_node
 from symfonic_redis.scope import ScopeLike, scope_address
 
 _log = logging.getLogger(__name__)

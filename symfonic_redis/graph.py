@@ -1,75 +1,29 @@
-"""The mirror: nodes of a scope in Redis streams, one stream a layer, in the shape of the reference system's stores.
-
-A mirrored turn's entry holds the window's own row; the node is made of it on reading. A stream entry's fields are
-`r` (a row) and `x` (what the node has beyond it), or `n` (a whole node).
-"""
+"""The graph store: nodes of a scope in Redis streams, one stream a layer, in the reference system's contract."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime
-from enum import Enum
 from typing import Any
 
 from redis import asyncio as redis
 
-from symfonic_redis.codec import decode, decode_entry, encode
 from symfonic_redis.connection import Deployment, deployment_of
-from symfonic_redis.errors import CodecError, InvalidInput
+from symfonic_redis.errors import CodecError, ConfigurationError, InvalidInput, NodeNotFound
 from symfonic_redis.keys import ScopeKeys, scope_keys
-from symfonic_redis.models import Durability, MemoryLayer, MemoryNode, check_ttl
+from symfonic_redis.models import MemoryLayer, MemoryNode, check_ttl
+from symfonic_redis.nodes import address_of, decode_node, encode_changes, encode_node, layer_name, order_of
 from symfonic_redis.scope import ScopeLike
-from symfonic_redis.store import Store, node_id
-
-LABEL_LENGTH = 80
-EMPTY_LABEL = "working-context"
+from symfonic_redis.store import Store
 
 PAGE = 500
 """Stream entries read in one round trip."""
-
-_NODE_ID = re.compile(r"(\d+-\d+)\.([a-z]+)\.([0-9a-f]{16})")
-_PLAIN = (str, int, float, bool, type(None), bytes)
-
-
-def turn_node(entry: Any, durability: Durability | None) -> MemoryNode:
-    """The node of a turn: what the reference system mirrors.
-
-    `label` is the first 80 characters of the content. `properties` are the content, every metadata value as `str` (a
-    key `content` wins), and the durability when there is one. `importance` is clamped to 1..10.
-    """
-    properties: dict[str, object] = {"content": entry.content}
-    properties.update({key: str(value) for key, value in (entry.metadata or {}).items()})
-    if durability is not None:
-        properties["durability"] = durability
-    return MemoryNode(
-        layer=MemoryLayer.WORKING,
-        tenant_id=entry.tenant_id,
-        label=entry.content[:LABEL_LENGTH] or EMPTY_LABEL,
-        properties=properties,
-        importance=max(1.0, min(10.0, entry.importance)),
-    )
-
-
-def turn_extra(metadata: Mapping[str, object], durability: Durability | None) -> bytes:
-    """What a turn's node has beyond its row, encoded; empty for most turns.
-
-    A node shows a metadata value's `str`. A row gives most values back the same, but an Enum as its value and a
-    datetime under a plain offset, so their texts are kept where they differ. So is a durability that was resolved.
-    """
-    texts = {key: str(value) for key, value in metadata.items() if type(value) not in _PLAIN}
-    if texts:
-        restored = decode(encode({key: metadata[key] for key in texts}))
-        texts = {key: text for key, text in texts.items() if str(restored[key]) != text}
-    if durability is None and not texts:
-        return b""
-    return encode([durability, texts])
 
 
 class StreamGraphStore:
     """The graph store of a deployment: nodes in Redis streams.
 
-    Given to a `WorkingLayer` of the same deployment, it is written by the push's own script.
+    Given to a `WorkingLayer` of the same deployment, it is written by the push's own script. It also serves as the
+    backend of the reference system's own graph store: a stream keeps nodes, and no edges.
 
     Args:
         redis: what `connect` returns, or a `redis.asyncio` client.
@@ -96,139 +50,165 @@ class StreamGraphStore:
         keys = self._keys(scope)
         if node.tenant_id != keys.tenant:
             raise InvalidInput("a node's tenant_id is not its scope's: nothing was written")
-        layer = MemoryLayer(node.layer.value if isinstance(node.layer, Enum) else node.layer)
-        fields = {name: getattr(node, name) for name in MemoryNode.model_fields if name not in ("id", "layer")}
-        stored = await self._store.add_node(keys, layer.value, encode(fields), ttl=self.ttl)
-        return MemoryNode(**{**fields, "id": stored, "layer": layer})
+        layer = layer_name(node.layer)
+        payload = encode_node(node)
+        at = await self._store.add_node(keys, layer, payload, ttl=self.ttl)
+        return decode_node(keys, layer, at, {b"n": payload}, {})
 
     async def get_node(self, scope: ScopeLike, node_id: str) -> MemoryNode | None:
         """The node of that id, or None: unknown, deleted, trimmed, damaged, or another scope's. One round trip."""
         keys = self._keys(scope)
-        address = _address(node_id, keys)
+        address = address_of(node_id, keys)
         if address is None:
             return None
-        layer, stream_id = address
-        key = keys.graph(layer)
-        found = await self._store.read("get_node", key, "XRANGE", key, stream_id, stream_id)
-        return self._node(keys, layer, *found[0]) if found else None
+        page = await self._store.nodes(keys, address.layer, first=address.at, last=address.at, count=1)
+        return self._node(keys, address.layer, *page[0]) if page else None
 
-    async def nodes(self, scope: ScopeLike, layer: MemoryLayer | str) -> AsyncIterator[MemoryNode]:
-        """Every node of one layer of this scope, oldest first, in bounded memory. One round trip a page of 500."""
+    async def nodes(
+        self, scope: ScopeLike, layer: MemoryLayer | str, *, newest_first: bool = False
+    ) -> AsyncIterator[MemoryNode]:
+        """Every node of one layer of this scope, oldest first unless told otherwise, in bounded memory.
+
+        Cost: one round trip a page of 500; newest first, only what is taken is read, from the stream's end.
+        """
         keys = self._keys(scope)
-        name = MemoryLayer(layer.value if isinstance(layer, Enum) else layer).value
-        key, start = keys.graph(name), "-"
+        name = layer_name(layer)
+        first, last = "-", "+"
         while True:
-            page = await self._store.read("query_nodes", key, "XRANGE", key, start, "+", "COUNT", PAGE)
-            for stream_id, fields in page:
-                node = self._node(keys, name, stream_id, fields)
+            page = await self._store.nodes(keys, name, first=first, last=last, count=PAGE, newest_first=newest_first)
+            for at, fields, edits in page:
+                node = self._node(keys, name, at, fields, edits)
                 if node is not None:
                     yield node
             if len(page) < PAGE:
                 return
-            start = f"({page[-1][0].decode()}"
+            if newest_first:
+                last = f"({page[-1][0]}"
+            else:
+                first = f"({page[-1][0]}"
 
     async def query_nodes(  # noqa: PLR0917 - the reference contract takes these by position
         self,
         scope: ScopeLike,
-        layer: MemoryLayer | str | None = None,
+        layer: MemoryLayer | str | Mapping[str, Any] | None = None,
         label: str | None = None,
         label_prefix: str | None = None,
         filters: Mapping[str, object] | None = None,
         limit: int | None = None,
+        *,
+        newest_first: bool = False,
     ) -> list[MemoryNode]:
         """The nodes of exactly this scope that match, oldest first.
 
         Args:
             scope: exactly this one; parents and children are not searched.
-            layer: of this layer; None for all.
+            layer: of this layer; None for all. A dict here is `filters`, as the reference system's backends take it.
             label: of this label.
             label_prefix: whose label starts so.
-            filters: attributes or properties that must be equal.
+            filters: attributes or properties that must be equal; `layer`, `label`, `label_prefix` mean the above.
             limit: at most so many; 0 for none, None for all.
+            newest_first: from the newest; with a limit, only the stream's end is read.
 
         Cost: one round trip a page of 500 of each layer's stream.
+
+        Raises:
+            InvalidInput: there is no such layer.
         """
+        wanted = dict(layer if isinstance(layer, Mapping) else filters or {})
+        chosen = wanted.pop("layer", None if isinstance(layer, Mapping) else layer)
+        label = wanted.pop("label", label)
+        label_prefix = wanted.pop("label_prefix", label_prefix)
         if limit is not None and limit <= 0:
             return []
         found: list[MemoryNode] = []
-        for name in MemoryLayer if layer is None else (layer,):
+        for name in MemoryLayer if chosen is None else (chosen,):
             matched = 0
-            async for node in self.nodes(scope, name):
-                if _matches(node, label, label_prefix, filters or {}):
+            async for node in self.nodes(scope, name, newest_first=newest_first):
+                if _matches(node, label, label_prefix, wanted):
                     found.append(node)
                     matched += 1
                     if matched == limit:
                         break
-        if layer is None:
-            found.sort(key=lambda node: _order(node.id))
+        if chosen is None:
+            found.sort(key=lambda node: order_of(node.id), reverse=newest_first)
         return found[:limit]
 
-    async def delete_node(self, scope: ScopeLike, node_id: str) -> None:
-        """Remove a node; an unknown id, or another scope's, is nothing to remove. One round trip."""
+    async def update_node(self, scope: ScopeLike, node_id: str, updates: Mapping[str, object]) -> MemoryNode:
+        """Change attributes or properties of a node and return it as it is then.
+
+        What is not named stays, also what another worker changes at the same time. `properties` changes each property
+        that it names; a name that is no attribute is a property. `updated_at` is the server's time unless given.
+
+        Cost: two round trips, one to change and one to read.
+
+        Raises:
+            NodeNotFound: (a `KeyError`) there is no such node in this scope.
+            InvalidInput: an attribute that cannot change, or a value that it cannot take.
+        """
         keys = self._keys(scope)
-        address = _address(node_id, keys)
+        changes = encode_changes(updates)
+        address = address_of(node_id, keys)
+        if address is not None and await self._store.update_node(keys, address.layer, address.at, changes):
+            node = await self.get_node(scope, node_id)
+            if node is not None:
+                return node
+        raise NodeNotFound("there is no such node in this scope: it was deleted, trimmed, or is another scope's")
+
+    async def delete_node(self, scope: ScopeLike, node_id: str, cascade: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the contract's signature; there are no edges to delete
+        """Remove a node; an unknown id, or another scope's, is nothing to remove. One round trip, or none."""
+        keys = self._keys(scope)
+        address = address_of(node_id, keys)
         if address is not None:
-            key = keys.graph(address[0])
-            await self._store.read("delete_node", key, "XDEL", key, address[1])
+            await self._store.delete_node(keys, address.layer, address.at)
 
     async def count(self, scope: ScopeLike, layer: MemoryLayer | str = MemoryLayer.WORKING) -> int:
         """How many nodes of a layer this scope has, without reading them. One round trip."""
-        name = MemoryLayer(layer.value if isinstance(layer, Enum) else layer).value
-        key = self._keys(scope).graph(name)
+        key = self._keys(scope).graph(layer_name(layer))
         return int(await self._store.read("count", key, "XLEN", key))
+
+    async def get_neighbors(self, scope: ScopeLike, node_id: str, relationship: str | None = None) -> list[MemoryNode]:  # noqa: ARG002 - the contract's signature
+        """None: a stream keeps no edges. Part of the reference system's backend contract."""
+        return []
+
+    async def traverse(self, scope: ScopeLike, start: str, max_depth: int) -> list[MemoryNode]:  # noqa: ARG002 - the contract's signature
+        """The start node alone: a stream keeps no edges. Part of the reference system's backend contract."""
+        node = await self.get_node(scope, start)
+        return [] if node is None else [node]
+
+    async def query_edges(
+        self,
+        scope: ScopeLike,  # noqa: ARG002 - the contract's signature
+        filters: Mapping[str, object] | None = None,  # noqa: ARG002 - the same
+        limit: int = 50,  # noqa: ARG002 - the same
+        offset: int = 0,  # noqa: ARG002 - the same
+    ) -> list[Any]:
+        """None: a stream keeps no edges. Part of the reference system's backend contract."""
+        return []
+
+    async def add_edge(self, scope: ScopeLike, edge: Any) -> Any:  # noqa: ARG002 - the contract's signature
+        """Refuse: a stream keeps no edges.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError("a stream keeps nodes and no edges: use a graph backend for this layer")
+
+    upsert_edge = add_edge
+
+    async def delete_edge(self, scope: ScopeLike, edge_id: str) -> None:
+        """Nothing to remove: a stream keeps no edges. Part of the reference system's backend contract."""
 
     def _keys(self, scope: ScopeLike) -> ScopeKeys:
         return scope_keys(self.deployment.prefix, scope)
 
-    def _node(self, keys: ScopeKeys, layer: str, stream_id: bytes, fields: list[bytes]) -> MemoryNode | None:
-        at = stream_id.decode()
+    def _node(
+        self, keys: ScopeKeys, layer: str, at: str, fields: Mapping[bytes, bytes], edits: Mapping[str, bytes]
+    ) -> MemoryNode | None:
         try:
-            return _decode_node(keys, layer, at, dict(zip(fields[::2], fields[1::2], strict=True)))
+            return decode_node(keys, layer, at, fields, edits)
         except CodecError as error:
             self._store.damaged(keys.graph(layer), at, error)
             return None
-
-
-def _decode_node(keys: ScopeKeys, layer: str, at: str, fields: dict[bytes, bytes]) -> MemoryNode:
-    name = node_id(at, layer, keys)
-    if b"n" in fields:
-        try:
-            return MemoryNode(**{**decode(fields[b"n"]), "id": name, "layer": layer})
-        except (TypeError, ValueError) as error:
-            raise CodecError("the entry is no node") from error
-    if b"r" not in fields:
-        raise CodecError("the entry holds no row")
-    entry = decode_entry(fields[b"r"], keys.tenant)
-    durability, texts = _extra_of(fields)
-    # `None` here: an empty or unknown durability in the metadata was resolved, or refused, when it was written.
-    node = turn_node(entry, durability)
-    node.properties.update(texts)
-    if durability is not None:
-        node.properties["durability"] = durability
-    written = datetime.fromtimestamp(int(at.partition("-")[0]) / 1000, UTC)
-    return node.model_copy(update={"id": name, "created_at": written, "updated_at": written})
-
-
-def _extra_of(fields: dict[bytes, bytes]) -> tuple[Durability | None, dict[str, str]]:
-    if b"x" not in fields:
-        return None, {}
-    match decode(fields[b"x"]):
-        case [durability, dict() as texts]:
-            return durability, texts
-    raise CodecError("the entry's extra is damaged")
-
-
-def _address(name: str, keys: ScopeKeys) -> tuple[str, str] | None:
-    """Layer and stream id of a node's id, if it is one of this scope's."""
-    found = _NODE_ID.fullmatch(name)
-    if found is None or found[3] != keys.digest or found[2] not in set(MemoryLayer):
-        return None
-    return found[2], found[1]
-
-
-def _order(name: str) -> tuple[int, int]:
-    time, _, sequence = name.partition(".")[0].partition("-")
-    return int(time), int(sequence)
 
 
 def _matches(node: MemoryNode, label: str | None, label_prefix: str | None, filters: Mapping[str, object]) -> bool:
@@ -236,7 +216,10 @@ def _matches(node: MemoryNode, label: str | None, label_prefix: str | None, filt
         return False
     if label_prefix is not None and not node.label.startswith(label_prefix):
         return False
-    return all(
-        (getattr(node, name) if name in MemoryNode.model_fields else node.properties.get(name)) == value
-        for name, value in filters.items()
-    )
+    for name, value in filters.items():
+        if name in MemoryNode.model_fields or name == "durability":
+            if getattr(node, name) != value:
+                return False
+        elif name not in node.properties or node.properties[name] != value:
+            return False
+    return True

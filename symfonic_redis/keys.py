@@ -8,6 +8,12 @@
     <prefix>:{0042}:<tenant>:<path>:ops:old          hash     the generation before
     <prefix>:{0042}:<tenant>:<path>:idem             zset     digest of an idempotency key, scored by its expiry in ms
     <prefix>:{0042}:<tenant>:<path>:graph:<layer>    stream   the mirror of one layer
+    <prefix>:{0042}:<tenant>:<path>:graph:<layer>:edits  hash what was changed of its nodes, see lua/edits.lua
+    <prefix>:{0042}:<tenant>:scopes                  zset     encoded paths, scored by when the scope is gone
+    <prefix>:{0042}:<tenant>:closed                  hash     tombstones -> until when, see lua/scope.lua
+    <prefix>:{0042}:<tenant>:feed                    stream   changes of this partition's scopes
+    <prefix>:{0042}:<tenant>:feed:seq                string   the feed's counter
+    <prefix>:{0042}:tenants                          set      encoded tenants with a scope in this partition
 
 `{0042}` is the partition: CRC32 of the scope path modulo 1,024, as the hash tag. All keys of a scope share a slot,
 so one script handles them atomically on Redis Cluster, and a tenant's conversations still spread over every shard
@@ -20,7 +26,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from zlib import crc32
 
 from symfonic_redis.errors import ConfigurationError
@@ -29,7 +35,17 @@ from symfonic_redis.scope import SCOPE_PATH_DELIMITER, ScopeLike, scope_address
 PARTITIONS = 1024
 """How many hash tags a deployment spreads over. Changing it would move every scope: it is checked at connect."""
 
-_TYPES = {"turns": "list", "ops": "hash", "old": "hash", "idem": "zset"}
+_TYPES = {
+    "turns": "list",
+    "ops": "hash",
+    "old": "hash",
+    "idem": "zset",
+    "edits": "hash",
+    "scopes": "zset",
+    "closed": "hash",
+    "tenants": "set",
+    "seq": "string",
+}
 
 _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
@@ -60,11 +76,48 @@ def partition_of(scope_path: str) -> int:
     return crc32(scope_path.encode("utf-8", "surrogatepass")) % PARTITIONS
 
 
+def decode_id(value: str) -> str:
+    """The inverse of `encode_id`."""
+    return unquote(value, errors="surrogatepass")
+
+
+def encode_path(scope_path: str) -> str:
+    """A scope path as keys hold it: kinds and ids, each percent-encoded, joined by `/`."""
+    return "/".join(encode_id(part) for part in scope_path.split(SCOPE_PATH_DELIMITER))
+
+
+def decode_path(value: str) -> str:
+    """The inverse of `encode_path`."""
+    return SCOPE_PATH_DELIMITER.join(decode_id(part) for part in value.split("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantKeys:
+    """The keys that a tenant has in one partition, whatever the scope."""
+
+    closed: str
+    scopes: str
+    tenants: str
+    feed: str
+    feed_seq: str
+
+
+@lru_cache(maxsize=65_536)
+def tenant_keys(prefix: str, tenant: str, partition: int) -> TenantKeys:
+    """The keys of `tenant`, as it is, in `partition`."""
+    shard = f"{prefix}:{{{partition:04d}}}"
+    base = f"{shard}:{encode_id(tenant)}"
+    return TenantKeys(f"{base}:closed", f"{base}:scopes", f"{shard}:tenants", f"{base}:feed", f"{base}:feed:seq")
+
+
 @dataclass(frozen=True, slots=True)
 class ScopeKeys:
     """The keys of one scope. `digest` (16 hex digits) marks the scope in the ids of its nodes."""
 
     tenant: str
+    path: str
+    partition: int
+    shared: TenantKeys
     base: str
     digest: str
     turns: str
@@ -76,6 +129,10 @@ class ScopeKeys:
         """The stream that mirrors one layer of this scope."""
         return f"{self.base}:graph:{layer}"
 
+    def edits(self, layer: str) -> str:
+        """The hash of what was changed of that layer's nodes."""
+        return f"{self.base}:graph:{layer}:edits"
+
     @staticmethod
     def type_of(key: str) -> str:
         """The Redis type that a scope's key must hold, by its name."""
@@ -84,11 +141,15 @@ class ScopeKeys:
 
 @lru_cache(maxsize=65_536)
 def _scope_keys(prefix: str, tenant: str, path: str) -> ScopeKeys:
-    encoded_path = "/".join(encode_id(part) for part in path.split(SCOPE_PATH_DELIMITER))
-    base = f"{prefix}:{{{partition_of(path):04d}}}:{encode_id(tenant)}:{encoded_path}"
+    encoded_path = encode_path(path)
+    partition = partition_of(path)
+    base = f"{prefix}:{{{partition:04d}}}:{encode_id(tenant)}:{encoded_path}"
     identity = f"{encode_id(tenant)}:{encoded_path}".encode()
     return ScopeKeys(
         tenant=tenant,
+        path=encoded_path,
+        partition=partition,
+        shared=tenant_keys(prefix, tenant, partition),
         base=base,
         digest=blake2b(identity, digest_size=8).hexdigest(),
         turns=f"{base}:turns",

@@ -13,7 +13,7 @@ from symfonic_redis.codec import encode_entry
 from symfonic_redis.connection import Deployment, deployment_of
 from symfonic_redis.errors import ConfigurationError, InvalidInput
 from symfonic_redis.foreign import ForeignMirror
-from symfonic_redis.graph import StreamGraphStore, turn_extra
+from symfonic_redis.graph import StreamGraphStore
 from symfonic_redis.keys import ScopeKeys, scope_keys
 from symfonic_redis.messages import turns_of
 from symfonic_redis.models import (
@@ -26,9 +26,11 @@ from symfonic_redis.models import (
     check_ttl,
     coerce_durability,
 )
+from symfonic_redis.nodes import turn_extra
 from symfonic_redis.render import Scrubber, render_entry
+from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scope import ScopeLike
-from symfonic_redis.store import Bounds, Idempotency, Mirror, Store
+from symfonic_redis.store import Store
 from symfonic_redis.summary import extractive
 
 EVICTED_RETENTION = 50

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from symfonic_redis import telemetry
 from symfonic_redis.codec import decode_entry
 from symfonic_redis.connection import Deployment
-from symfonic_redis.errors import CodecError, InvalidInput, KeyConflict
-from symfonic_redis.keys import ScopeKeys
+from symfonic_redis.errors import CodecError, InvalidInput, KeyConflict, ScopeClosed
+from symfonic_redis.keys import ScopeKeys, encode_id
 from symfonic_redis.models import MemoryEntry, PushReceipt
+from symfonic_redis.nodes import node_id
+from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scripts import script
 from symfonic_redis.telemetry import Operation
 
@@ -24,61 +25,19 @@ MAX_BATCH = 10_000
 MAX_BATCH_BYTES = 64 << 20
 """The most bytes of one write, 64 MiB. A server drops a client whose query grows too long."""
 
+HARD_CAP = 10
+"""A feed may grow to so many times its cap while a relay has not acknowledged its entries."""
+
 MAX_COMPLAINTS = 10_000
 """Distinct warnings remembered as given; beyond them damage is only counted."""
+
+_CLOSED = 3
+"""The state in which a write reports that its scope is closed; see lua/scope.lua."""
 
 _KNOWN_KEY = 2
 """The state in which push.lua reports that another operation had the idempotency key."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much of a conversation is kept.
-
-    Attributes:
-        window: turns in the window.
-        evicted: turns kept behind it.
-        ttl: milliseconds after the last write at which both vanish; None keeps them.
-    """
-
-    window: int
-    evicted: int
-    ttl: int | None
-
-    @property
-    def rows(self) -> int:
-        """Rows of the list: one more than window and evicted turns, whose presence tells of older ones."""
-        return self.window + self.evicted + 1 if self.evicted else self.window
-
-
-@dataclass(frozen=True, slots=True)
-class Mirror:
-    """How the working layer is mirrored.
-
-    Attributes:
-        layer: the stream's layer.
-        cap: nodes kept; None keeps all, 0 none.
-        ttl: milliseconds after the last write at which the stream vanishes; None keeps it.
-    """
-
-    layer: str
-    cap: int | None
-    ttl: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Idempotency:
-    """A caller's own name for a write, and for how many milliseconds it is remembered."""
-
-    key: str
-    ttl: int
-
-    @property
-    def digest(self) -> bytes:
-        """16 bytes that stand for the key."""
-        return blake2b(self.key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class Store:
@@ -116,7 +75,7 @@ class Store:
         """
         _check_batch(rows)
         layer = mirror.layer if mirror else "working"
-        names = (keys.ops, keys.ops_old, keys.turns, keys.graph(layer), keys.idem)
+        names = (keys.turns, keys.graph(layer), keys.edits(layer), keys.idem)
         args: list[str | bytes | int] = [
             bounds.window,
             bounds.rows,
@@ -130,7 +89,7 @@ class Store:
             *extras,
         ]
         attributes = self.deployment.attributes
-        state, receipt, *lengths = await self._write("push", names, args)
+        state, receipt, *lengths = await self._write("push", keys, names, args)
         window, evicted, first = receipt.decode().split()
         if state:
             telemetry.duplicates.add(1, attributes)
@@ -157,20 +116,21 @@ class Store:
         """Append rows, oldest first, into an empty window or into any; return how many. See lua/rehydrate.lua."""
         _check_batch(rows)
         args: list[str | bytes | int] = [bounds.rows, _text(bounds.ttl), int(only_if_empty), *rows]
-        _, receipt = await self._write("rehydrate", (keys.ops, keys.ops_old, keys.turns), args)
+        _, receipt = await self._write("rehydrate", keys, (keys.turns,), args)
         return int(receipt)
 
     async def clear(self, keys: ScopeKeys, *, layer: str | None) -> None:
         """Empty the window and the evicted turns, and the mirror of `layer` when given. See lua/clear.lua."""
-        names = (keys.ops, keys.ops_old, keys.turns, keys.graph(layer or "working"))
-        await self._write("clear", names, [int(layer is not None)])
+        name = layer or "working"
+        names = (keys.turns, keys.graph(name), keys.edits(name))
+        await self._write("clear", keys, names, [int(layer is not None)])
 
     async def add_node(self, keys: ScopeKeys, layer: str, payload: bytes, *, ttl: int | None) -> str:
-        """Append an encoded node to the stream of `layer`; return its id. See lua/node_add.lua."""
+        """Append an encoded node to the stream of `layer`; return its stream id. See lua/node_add.lua."""
         _check_batch([payload])
-        names = (keys.ops, keys.ops_old, keys.graph(layer))
-        _, receipt = await self._write("node_add", names, [_text(ttl), payload])
-        return node_id(receipt.decode(), layer, keys)
+        names = (keys.graph(layer), keys.edits(layer))
+        _, receipt = await self._write("node_add", keys, names, [_text(ttl), layer, payload])
+        return str(receipt.decode())
 
     async def window(self, keys: ScopeKeys, length: int) -> list[MemoryEntry]:
         """The newest `length` entries, oldest first, in one LRANGE. Damaged rows are skipped, counted, logged once."""
@@ -198,16 +158,58 @@ class Store:
             raise CodecError(f"row {index} of {key} cannot be read: {error}") from error
         self._complain(f"row:{key}", "row %s of %s cannot be read and is skipped: %s", index, key, error)
 
-    async def _write(self, name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
-        deployment = self.deployment
+    async def update_node(self, keys: ScopeKeys, layer: str, at: str, changes: Mapping[str, bytes]) -> bool:
+        """Change what is named of the node at a stream id; return whether it is there. See lua/node_update.lua."""
+        _check_batch(list(changes.values()))
+        args = [layer, at, *(part for change in changes.items() for part in change)]
+        _, receipt = await self._write("node_update", keys, (keys.graph(layer), keys.edits(layer)), args)
+        return bool(int(receipt))
+
+    async def delete_node(self, keys: ScopeKeys, layer: str, at: str) -> None:
+        """Remove the node at a stream id, if it is there. See lua/node_delete.lua."""
+        await self._write("node_delete", keys, (keys.graph(layer), keys.edits(layer)), [layer, at])
+
+    async def nodes(
+        self, keys: ScopeKeys, layer: str, *, first: str = "-", last: str = "+", count: int, newest_first: bool = False
+    ) -> list[tuple[str, dict[bytes, bytes], dict[str, bytes]]]:
+        """A page of a layer's nodes: stream id, fields, and what was changed by name. See lua/nodes.lua."""
+        names = (keys.graph(layer), keys.edits(layer))
+        args: list[str | bytes | int] = [first, last, count, int(newest_first)]
+        with Operation("query_nodes", self.deployment.attributes):
+            try:
+                entries, edits = await self.deployment.run("query_nodes", script("nodes"), names, args)
+            except KeyConflict as error:
+                raise await self._name_conflict(names, error) from error
+        edits += [()] * (len(entries) - len(edits))
+        return [
+            (at.decode(), _pairs(fields), {name.decode(): value for name, value in _pairs(edited).items()})
+            for (at, fields), edited in zip(entries, edits, strict=True)
+        ]
+
+    async def _write(
+        self, name: str, scope: ScopeKeys, own_keys: Sequence[str], own_args: Sequence[str | bytes | int]
+    ) -> Any:
+        deployment, shared = self.deployment, scope.shared
+        keys = [scope.ops, scope.ops_old, shared.closed, shared.scopes, shared.tenants, shared.feed, shared.feed_seq]
+        keys += own_keys
         # Made once per call: every attempt carries the same id, and the server remembers it for two deadlines.
         operation_id = os.urandom(16)
         remembered = max(1, int(2000 * deployment.deadline))
+        feed = deployment.feed
+        args: list[str | bytes | int] = [operation_id, remembered, scope.path, encode_id(scope.tenant)]
+        args += ["", ""] if feed is None else [feed, feed * HARD_CAP]
+        args += own_args
         with Operation(name, deployment.attributes):
             try:
-                return await deployment.run(name, script(name), keys, [operation_id, remembered, *args])
+                reply = await deployment.run(name, script(name), keys, args)
             except KeyConflict as error:
                 raise await self._name_conflict(keys, error) from error
+            if reply[0] == _CLOSED:
+                raise ScopeClosed(
+                    f"{name} was refused: the scope was purged and is closed until {_time(int(reply[1]))}; reopen it "
+                    "if that is wrong"
+                )
+            return reply
 
     async def _name_conflict(self, keys: Sequence[str], error: KeyConflict) -> KeyConflict:
         """The server does not say which key has the wrong type: ask, now that something is wrong anyway."""
@@ -227,16 +229,19 @@ class Store:
             _log.warning(message, *values)
 
 
-def node_id(stream_id: str, layer: str, keys: ScopeKeys) -> str:
-    """The id of a node: unique across scopes and layers, and its own address within the scope."""
-    return f"{stream_id}.{layer}.{keys.digest}"
-
-
 def _node_ids(first: str, count: int, keys: ScopeKeys, layer: str) -> tuple[str, ...]:
     if first == "-":
         return ()
     time, _, sequence = first.partition("-")
     return tuple(node_id(f"{time}-{int(sequence) + step}", layer, keys) for step in range(count))
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _text(value: int | None) -> str:

@@ -1,0 +1,54 @@
+"""How much of a scope is kept, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much of a conversation is kept.
+
+    Attributes:
+        window: turns in the window.
+        evicted: turns kept behind it.
+        ttl: milliseconds after the last write at which both vanish; None keeps them.
+    """
+
+    window: int
+    evicted: int
+    ttl: int | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the list: one more than window and evicted turns, whose presence tells of older ones."""
+        return self.window + self.evicted + 1 if self.evicted else self.window
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """How the working layer is mirrored.
+
+    Attributes:
+        layer: the stream's layer.
+        cap: nodes kept; None keeps all, 0 none.
+        ttl: milliseconds after the last write at which the stream vanishes; None keeps it.
+    """
+
+    layer: str
+    cap: int | None
+    ttl: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A caller's own name for a write, and for how many milliseconds it is remembered."""
+
+    key: str
+    ttl: int
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes that stand for the key."""
+        return blake2b(self.key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
