@@ -1,16 +1,17 @@
 -- clear: empty a scope's window, its evicted turns and, when it has one, the working layer's mirror, once.
 -- Operation ids and idempotency keys stay: a job redelivered after a clear must not bring its turn back.
 --
--- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua and scope.lua
 -- KEYS[8]   turns     list: the window and the evicted turns
 -- KEYS[9]   graph     stream: the mirror of the working layer
 -- KEYS[10]  edits     hash: see edits.lua
--- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua and scope.lua
 -- ARGV[7]   '1' to empty the mirror too, '0' to leave it
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is
 --           '<rows removed> <nodes removed>'.
 -- COST      7 commands, 9 with a mirror; the mirror is emptied in time linear in its length
 --@include once
+--@include closed
 --@include scope
 
 local rows, nodes = redis.call('LLEN', KEYS[8]), 0

@@ -1,9 +1,9 @@
 -- node_add: append one node to a layer's stream, once.
 --
--- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua and scope.lua
 -- KEYS[8]   graph     stream: the nodes of the layer
 -- KEYS[9]   edits     hash: see edits.lua
--- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua and scope.lua
 -- ARGV[7]   ttl of the stream in ms; '' keeps it
 -- ARGV[8]   the layer's name
 -- ARGV[9]   the node
@@ -11,6 +11,7 @@
 --           stream id.
 -- COST      9 commands
 --@include once
+--@include closed
 --@include scope
 --@include window
 

@@ -1,15 +1,16 @@
 -- node_delete: remove a node and what was changed of it, once.
 --
--- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua and scope.lua
 -- KEYS[8]   graph     stream: the nodes of the layer
 -- KEYS[9]   edits     hash: see edits.lua
--- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua and scope.lua
 -- ARGV[7]   the layer's name
 -- ARGV[8]   the node's stream id
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is how many
 --           nodes were removed, '0' or '1'.
 -- COST      8 commands
 --@include once
+--@include closed
 --@include scope
 --@include edits
 

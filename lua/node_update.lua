@@ -1,9 +1,9 @@
 -- node_update: change properties or attributes of a node that is there, once. Names that were not changed stay.
 --
--- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua and scope.lua
 -- KEYS[8]   graph     stream: the nodes of the layer
 -- KEYS[9]   edits     hash: see edits.lua
--- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua and scope.lua
 -- ARGV[7]   the layer's name
 -- ARGV[8]   the node's stream id
 -- ARGV[9+]  name, value, name, value, ...; no name holds a space
@@ -11,6 +11,7 @@
 --           '0' when there is no such node.
 -- COST      9 commands
 --@include once
+--@include closed
 --@include scope
 --@include window
 

@@ -1,11 +1,11 @@
 -- push: append turns to a scope's window and mirror them, all or nothing, once.
 --
--- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua and scope.lua
 -- KEYS[8]   turns     list, newest at the head: the window, then the evicted turns
 -- KEYS[9]   graph     stream: the mirror of the working layer
 -- KEYS[10]  edits     hash: see edits.lua
 -- KEYS[11]  idem      sorted set: idempotency digest -> ms since the epoch at which it is forgotten
--- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua and scope.lua
 -- ARGV[7]   window, in turns
 -- ARGV[8]   rows to keep in all: window, evicted turns, and one more that tells of older ones
 -- ARGV[9]   ttl of the turns in ms; '' keeps them
@@ -20,6 +20,7 @@
 --           '<window length> <evicted> <id of the first node, or ->'; the others' ids count up from it.
 -- COST      9 commands for one turn without a mirror, 12 with, 14 when that is full; a batch adds one XADD a turn
 --@include once
+--@include closed
 --@include scope
 --@include edits
 --@include window

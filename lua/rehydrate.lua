@@ -1,9 +1,9 @@
 -- rehydrate: replay the tail of a transcript into a scope's window, once. The mirror is not written: the rows were
 -- mirrored when they were first said.
 --
--- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua and scope.lua
 -- KEYS[8]   turns     list, newest at the head: the window, then the evicted turns
--- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua and scope.lua
 -- ARGV[7]   rows to keep in all: window, evicted turns, and one more that tells of older ones
 -- ARGV[8]   ttl of the turns in ms; '' keeps them
 -- ARGV[9]   '1' to replay into an empty window only, '0' to append to whatever is there
@@ -12,6 +12,7 @@
 --           rows were replayed, '0' when the window was not empty.
 -- COST      9 commands
 --@include once
+--@include closed
 --@include scope
 --@include window
 

@@ -1,7 +1,7 @@
 -- scope: what every write to a scope has in common. Included after once.lua; not a script of its own.
 --
--- A write to a closed scope is refused before anything is written. A write that was applied enters the scope into the
--- tenant's index under the time at which it will be gone, and, where the deployment has a feed, is published there.
+-- A write that was applied enters the scope into the tenant's index under the time at which it will be gone, and, where
+-- the deployment has a feed, is published there.
 --
 -- KEYS[3]  closed    hash: 'tenant', 'scope:<path>' or 'tree:<path>' -> ms since the epoch until which it is closed
 -- KEYS[4]  scopes    sorted set: path -> ms since the epoch at which the scope is gone; plus 1e14 when never
@@ -13,23 +13,10 @@
 -- ARGV[5]  feed: how many entries to keep; '' for no feed
 -- ARGV[6]  how many to keep at most while a group has not acknowledged them
 -- LOCALS   lifetime(ttl, ttl), touch(ttl), publish(kind, field, value, ...)
--- RETURNS  {3, until} at once when the scope is closed
--- COST     2 commands, 3 more for a scope's first write, 3 with a feed, 2 more when it is full
+-- COST     touch: 1 command, 2 more for a scope's first write; publish: nothing without a feed, 3 commands with one,
+--          2 to 4 more when it is full
 
 local path = ARGV[3]
-if redis.call('HLEN', KEYS[3]) > 0 then
-    local marks = {'tenant', 'scope:' .. path}
-    local depth = ''
-    for level in string.gmatch(path, '[^/]+/[^/]+') do
-        depth = depth == '' and level or depth .. '/' .. level
-        marks[#marks + 1] = 'tree:' .. depth
-    end
-    for _, ends in ipairs(redis.call('HMGET', KEYS[3], unpack(marks))) do
-        if ends and tonumber(ends) > now then
-            return {3, ends}
-        end
-    end
-end
 
 -- The longer of two times to live, of which '' is for ever.
 local function lifetime(one, other)

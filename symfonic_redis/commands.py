@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
-from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from symfonic_redis import demo as story
-from symfonic_redis.connection import Deployment, connect
+from symfonic_redis.connection import Deployment
+from symfonic_redis.console import (
+    LOCAL,
+    AsJson,
+    Deadline,
+    Prefix,
+    Scope,
+    Url,
+    Window,
+    app,
+    notes,
+    print_json,
+    printable,
+    run,
+    screen,
+)
 from symfonic_redis.errors import InvalidInput, SymfonicRedisError
 from symfonic_redis.graph import StreamGraphStore
 from symfonic_redis.health import health as ask
@@ -28,40 +39,6 @@ from symfonic_redis.replay import Report
 from symfonic_redis.replay import replay as play
 from symfonic_redis.scope import TenantScope, format_scope, parse_scope
 from symfonic_redis.transcripts import BrokenLine, read_transcripts
-
-app = typer.Typer(
-    help="Working memory for AI agents that many workers share, native to Redis.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    epilog="Errors are one line and a non-zero exit; add --debug for a traceback.",
-)
-screen = Console()
-notes = Console(stderr=True)
-
-Url = Annotated[
-    str, typer.Option(envvar="SYMFONIC_REDIS_URL", show_envvar=True, show_default=True, help="Where the server is.")
-]
-Prefix = Annotated[str, typer.Option(help="Starts every key.")]
-Deadline = Annotated[float, typer.Option(help="Seconds a call may take, retries included.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Scope = Annotated[str, typer.Argument(help="Whose conversation, such as org=acme/conversation=c-123.")]
-Window = Annotated[int, typer.Option(min=1, help="Turns the window holds.")]
-
-LOCAL = "redis://localhost:6379/0"
-
-
-def _with(url: str, prefix: str, deadline: float, act: Callable[[Deployment], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with connect(url, prefix=prefix, deadline=deadline) as deployment:
-            await act(deployment)
-
-    asyncio.run(run())
-
-
-def _print_json(value: Any) -> None:
-    # default=str: metadata may hold what JSON has no type for. ASCII: a lone surrogate has no UTF-8 form.
-    typer.echo(json.dumps(value, default=str, indent=2))
 
 
 @app.command()
@@ -81,7 +58,7 @@ def demo(
 
         ending = await story.demo(deployment, tell, pause=0.0 if as_json else pause)
         if as_json:
-            _print_json({"window": ending.window, "checks": [asdict(check) for check in ending.checks]})
+            print_json({"window": ending.window, "checks": [asdict(check) for check in ending.checks]})
         else:
             lines = Text("\n".join(ending.window))
             screen.print(Panel(lines, title="The window, as any worker reads it", title_align="left"))
@@ -90,7 +67,7 @@ def demo(
         if not ending.holds:
             raise SymfonicRedisError("the demo's checks do not all hold: this is a bug, please report it")
 
-    _with(url, prefix, deadline, act)
+    run(url, prefix, deadline, act)
 
 
 @app.command()
@@ -127,14 +104,14 @@ def replay(
                 on_turn=lambda: progress.advance(bar),
             )
         if as_json:
-            _print_json(_replay_record(report, base, broken))
+            print_json(_replay_record(report, base, broken))
         else:
             screen.print(_replay_table(report, base, window))
         if not report.correct:
             wrong = [outcome.conversation for outcome in report.outcomes if not outcome.correct]
             raise SymfonicRedisError(f"{len(wrong)} conversations ended wrong, the first is {wrong[0]}")
 
-    _with(url, prefix, deadline, act)
+    run(url, prefix, deadline, act)
 
 
 def _replay_record(report: Report, base: TenantScope, broken: list[BrokenLine]) -> dict[str, Any]:
@@ -185,12 +162,12 @@ def context(
         layer = WorkingLayer(deployment, window)
         entries = await layer.get_context(where)
         if as_json:
-            _print_json([entry.model_dump(warnings=False) for entry in entries])
+            print_json([entry.model_dump(warnings=False) for entry in entries])
             return
         for entry in entries:
-            typer.echo(_printable(layer.render_for_prompt(entry)))
+            typer.echo(printable(layer.render_for_prompt(entry)))
 
-    _with(url, prefix, deadline, act)
+    run(url, prefix, deadline, act)
 
 
 @app.command()
@@ -216,13 +193,13 @@ def push(
         entry = MemoryEntry.turn(where, speaker=speaker, turn_id=turn_id or uuid4().hex[:12], content=content)
         receipt = await layer.push(where, entry, idempotency_key=key)
         if as_json:
-            _print_json(receipt._asdict())
+            print_json(receipt._asdict())
         elif receipt.duplicate:
             typer.echo(f"stored before under this key; the window holds {receipt.window_length} turns")
         else:
             typer.echo(f"stored; the window holds {receipt.window_length} turns, {receipt.evicted} left it")
 
-    _with(url, prefix, deadline, act)
+    run(url, prefix, deadline, act)
 
 
 @app.command()
@@ -243,11 +220,11 @@ def clear(
     async def act(deployment: Deployment) -> None:
         await WorkingLayer(deployment, graph_store=StreamGraphStore(deployment) if mirror else None).clear(where)
         if as_json:
-            _print_json({"cleared": format_scope(where), "mirror": mirror})
+            print_json({"cleared": format_scope(where), "mirror": mirror})
         else:
             typer.echo(f"{format_scope(where)} is empty")
 
-    _with(url, prefix, deadline, act)
+    run(url, prefix, deadline, act)
 
 
 @app.command()
@@ -256,11 +233,11 @@ def init(url: Url = LOCAL, prefix: Prefix = "swm", deadline: Deadline = 5.0, as_
 
     async def act(deployment: Deployment) -> None:
         if as_json:
-            _print_json({"prefix": deployment.prefix, "endpoint": deployment.endpoint})
+            print_json({"prefix": deployment.prefix, "endpoint": deployment.endpoint})
         else:
             typer.echo(f"the prefix {deployment.prefix!r} on {deployment.endpoint} is ready")
 
-    _with(url, prefix, deadline, act)
+    run(url, prefix, deadline, act)
 
 
 @app.command()
@@ -270,7 +247,7 @@ def health(url: Url = LOCAL, prefix: Prefix = "swm", deadline: Deadline = 5.0, a
     async def act(deployment: Deployment) -> None:
         found = (await ask(deployment)).model_dump()
         if as_json:
-            _print_json(found)
+            print_json(found)
             return
         advice = found.pop("advice")
         table = Table(show_header=False)
@@ -280,9 +257,4 @@ def health(url: Url = LOCAL, prefix: Prefix = "swm", deadline: Deadline = 5.0, a
         for line in advice:
             screen.print(Text(f"! {line}"))
 
-    _with(url, prefix, deadline, act)
-
-
-def _printable(text: str) -> str:
-    """A lone surrogate has no UTF-8 form: show it escaped."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    run(url, prefix, deadline, act)

@@ -1,7 +1,7 @@
 """The one module that knows where the server is and how to reach it.
 
-A `Deployment` is a server and a prefix on it. Its calls take a connection from the driver's pool, send one command
-and read one reply, so that nothing underneath re-sends: repeating an attempt is the business of `retry` alone.
+A `Deployment` is a server and a prefix on it. Its calls go through `wire`, an attempt at a time, and are repeated by
+`retry` alone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from symfonic_redis.keys import check_prefix
 from symfonic_redis.retry import persist
 from symfonic_redis.scripts import Script
 from symfonic_redis.urls import fake_pool, read_url
+from symfonic_redis.wire import exchange, exchange_many
 
 DEADLINE = 15.0
 """Seconds a call may take, retries included. Failovers took 2 to 9 s when measured."""
@@ -222,14 +223,31 @@ class Deployment:
 
         async def attempt() -> Any:
             try:
-                return await self._exchange("EVALSHA", script.sha, len(keys), *keys, *args)
+                return await exchange(self._ready(), "EVALSHA", script.sha, len(keys), *keys, *args)
             except driver.NoScriptError:
-                return await self._exchange("EVAL", script.text, len(keys), *keys, *args)
+                return await exchange(self._ready(), "EVAL", script.text, len(keys), *keys, *args)
 
         return await self._persist(operation, attempt)
 
+    async def call_many(self, operation: str, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
+        """Send commands that may be repeated without harm, in one round trip; return their raw replies in order.
+
+        Raises:
+            MemoryUnavailable, ServerRefused, KeyConflict: one of them failed; see `retry.persist`.
+        """
+        if not self._opened:
+            await self.open()
+        if not commands:
+            return []
+        return list(await self._persist(operation, lambda: exchange_many(self._ready(), commands)))
+
     async def _call(self, operation: str, *command: str | bytes | int) -> Any:
-        return await self._persist(operation, lambda: self._exchange(*command))
+        return await self._persist(operation, lambda: exchange(self._ready(), *command))
+
+    def _ready(self) -> redis.ConnectionPool:
+        if self._pool is None or self._closed:
+            raise ConfigurationError("this deployment is not open: enter it with `async with`")
+        return self._pool
 
     async def _persist(self, operation: str, attempt: Any) -> Any:
         return await persist(
@@ -240,19 +258,6 @@ class Deployment:
             attempt_timeout=self._attempt_timeout,
             attributes=self.attributes,
         )
-
-    async def _exchange(self, *command: str | bytes | int) -> Any:
-        pool = self._pool
-        if pool is None:
-            raise ConfigurationError("this deployment is not open: enter it with `async with`")
-        connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
-        try:
-            await connection.send_command(*command)
-            # Undecoded, whatever the client was set to: rows are bytes.
-            return await connection.read_response(disable_decoding=True)
-        finally:
-            # A reply that was not read, as on cancellation, makes the driver drop the connection.
-            await pool.release(connection)
 
 
 def connect(target: str | redis.Redis, **options: Unpack[Options]) -> Deployment:

@@ -1,0 +1,55 @@
+"""What the subcommands share: the application, its options, and how they print."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from symfonic_redis.connection import Deployment, connect
+
+app = typer.Typer(
+    help="Working memory for AI agents that many workers share, native to Redis.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Errors are one line and a non-zero exit; add --debug for a traceback.",
+)
+screen = Console()
+notes = Console(stderr=True)
+
+Url = Annotated[
+    str, typer.Option(envvar="SYMFONIC_REDIS_URL", show_envvar=True, show_default=True, help="Where the server is.")
+]
+Prefix = Annotated[str, typer.Option(help="Starts every key.")]
+Deadline = Annotated[float, typer.Option(help="Seconds a call may take, retries included.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Scope = Annotated[str, typer.Argument(help="Whose conversation, such as org=acme/conversation=c-123.")]
+Window = Annotated[int, typer.Option(min=1, help="Turns the window holds.")]
+
+LOCAL = "redis://localhost:6379/0"
+
+
+def run(url: str, prefix: str, deadline: float, act: Callable[[Deployment], Awaitable[None]]) -> None:
+    """Open a deployment, act on it, close it."""
+
+    async def opened() -> None:
+        async with connect(url, prefix=prefix, deadline=deadline) as deployment:
+            await act(deployment)
+
+    asyncio.run(opened())
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    # default=str: metadata may hold what JSON has no type for. ASCII: a lone surrogate has no UTF-8 form.
+    typer.echo(json.dumps(value, default=str, indent=2))
+
+
+def printable(text: str) -> str:
+    """A lone surrogate has no UTF-8 form: show it escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
