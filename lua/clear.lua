@@ -9,7 +9,7 @@
 -- ARGV[7]   '1' to empty the mirror too, '0' to leave it
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is
 --           '<rows removed> <nodes removed>'.
--- COST      7 commands, 9 with a mirror; the mirror is emptied in time linear in its length
+-- COST      7 commands, 11 with a mirror; the mirror is emptied in time linear in its length
 --@include once
 --@include closed
 --@include scope

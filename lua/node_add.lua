@@ -9,7 +9,7 @@
 -- ARGV[9]   the node
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is the
 --           stream id.
--- COST      9 commands
+-- COST      11 commands
 --@include once
 --@include closed
 --@include scope

@@ -8,7 +8,7 @@
 -- ARGV[8]   the node's stream id
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is how many
 --           nodes were removed, '0' or '1'.
--- COST      8 commands
+-- COST      8 commands, 1 more when the node was changed
 --@include once
 --@include closed
 --@include scope

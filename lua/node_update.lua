@@ -9,7 +9,7 @@
 -- ARGV[9+]  name, value, name, value, ...; no name holds a space
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is '1', or
 --           '0' when there is no such node.
--- COST      9 commands
+-- COST      10 commands, 1 more when the stream has a time to live
 --@include once
 --@include closed
 --@include scope

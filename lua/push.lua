@@ -18,7 +18,7 @@
 -- RETURNS   {state, receipt, rows, nodes}: state 0 applied, 1 applied before by this operation (receipt only),
 --           2 another operation had this idempotency key (receipt only), 3 closed. The receipt is
 --           '<window length> <evicted> <id of the first node, or ->'; the others' ids count up from it.
--- COST      9 commands for one turn without a mirror, 12 with, 14 when that is full; a batch adds one XADD a turn
+-- COST      11 commands for one turn without a mirror, 15 with, 16 when that is full; a batch adds one XADD a turn
 --@include once
 --@include closed
 --@include scope
@@ -40,8 +40,7 @@ if digest ~= '' then
 end
 
 local count = tonumber(ARGV[14])
-local rows = append(KEYS[8], 15, count, length, tonumber(ARGV[8]), ARGV[9])
-
+-- The mirror first: a stream may refuse an entry, a list never does.
 local node = '-'
 local time, sequence
 for i = 15, 14 + count do
@@ -76,6 +75,7 @@ if mirror ~= '' then
     end
 end
 
+local rows = append(KEYS[8], 15, count, length, tonumber(ARGV[8]), ARGV[9])
 if digest ~= '' then
     local ends = string.format('%.0f', now + tonumber(ARGV[13]))
     redis.call('ZADD', KEYS[11], ends, digest)
@@ -86,6 +86,7 @@ if digest ~= '' then
     redis.call('PEXPIREAT', KEYS[11], redis.call('ZREVRANGE', KEYS[11], 0, 0, 'WITHSCORES')[2])
 end
 
-touch(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'))
+-- The scope stays in the index as long as anything of it, its idempotency keys too: a purge finds it there.
+touch(lifetime(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0'))
 local evicted = math.max(0, math.min(length, window) + count - window)
 return {0, once(math.min(length + count, window) .. ' ' .. evicted .. ' ' .. node), rows, nodes}

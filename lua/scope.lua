@@ -13,23 +13,38 @@
 -- ARGV[5]  feed: how many entries to keep; '' for no feed
 -- ARGV[6]  how many to keep at most while a group has not acknowledged them
 -- LOCALS   lifetime(ttl, ttl), touch(ttl), publish(kind, field, value, ...)
--- COST     touch: 1 command, 2 more for a scope's first write; publish: nothing without a feed, 3 commands with one,
+-- COST     touch: 2 commands, 7 more for a scope's first write; publish: nothing without a feed, 3 commands with one,
 --          2 to 4 more when it is full
 
 local path = ARGV[3]
 
 -- The longer of two times to live, of which '' is for ever.
 local function lifetime(one, other)
-    if one == '' or other == '' then
-        return ''
+    return one ~= '' and other ~= '' and math.max(tonumber(one), tonumber(other)) or ''
+end
+
+-- An index lives as long as what it names, and up to twice as long: so it is seldom told.
+local function hold(key, ttl, fresh)
+    local left = redis.call('PTTL', key)
+    if ttl == '' and left >= 0 then
+        redis.call('PERSIST', key)
+    elseif ttl ~= '' and (fresh or (left >= 0 and left < tonumber(ttl))) then
+        redis.call('PEXPIRE', key, string.format('%.0f', 2 * ttl))
+    else
+        return false
     end
-    return math.max(tonumber(one), tonumber(other))
+    return true
 end
 
 local function touch(ttl)
     local ends = now + (ttl == '' and 1e14 or tonumber(ttl))
-    if redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', ends), path) == 1 then
-        redis.call('SADD', KEYS[5], ARGV[4])
+    local added = redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', ends), path) == 1
+    local held = hold(KEYS[4], ttl, added and redis.call('ZCARD', KEYS[4]) == 1)
+    if added or held then
+        local first = redis.call('SADD', KEYS[5], ARGV[4]) == 1
+        hold(KEYS[5], ttl, first and redis.call('SCARD', KEYS[5]) == 1)
+    end
+    if added then
         local gone = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now), 'LIMIT', 0, 16)
         if #gone > 0 then
             redis.call('ZREM', KEYS[4], unpack(gone))

@@ -20,7 +20,15 @@ from symfonic_redis.models import MemoryEntry, MemoryLayer
 VERSION = b"\x01"
 """The first byte of every row this version writes, and the only one it reads."""
 
+MAX_DEPTH = 100
+"""How deep a stored value may nest."""
+
+MAX_VALUES = 1_000_000
+"""How many values one may hold, itself and all below it."""
+
 _INT, _TUPLE, _DATETIME, _UUID, _DECIMAL = 1, 2, 3, 4, 5
+_MARK = msgpack.ExtType(_TUPLE, b"")
+_SIMPLE = frozenset({str, int, float, bool, type(None), bytes, uuid.UUID, Decimal})
 
 _WORKING = MemoryLayer.WORKING
 _LAYERS = {layer.value: layer for layer in MemoryLayer}
@@ -33,56 +41,104 @@ _DEFAULTS = (5.0, _WORKING.value, None, None)
 """Importance, layer, score and node id of a plain turn; a row that ends in these leaves them away."""
 
 
-def _extend(value: object) -> Any:
+def _check(value: object) -> None:
+    """Refuse what would not come back equal, before msgpack sees it.
+
+    It stores some types as others, and follows a list that holds itself, or is held in a million places, to the end.
+    """
+    # A level at a time, without recursion: the depth is counted, and a short stack cannot run out.
+    level: list[Any] = [value]
+    depth = seen = 0
+    while level:
+        depth += 1
+        seen += len(level)
+        if depth > MAX_DEPTH or seen > MAX_VALUES:
+            raise InvalidInput(
+                f"a value nests more than {MAX_DEPTH} deep, or holds more than {MAX_VALUES} others: flatten it"
+            )
+        below: list[Any] = []
+        for item in level:
+            kind = type(item)
+            if kind in _SIMPLE:
+                continue
+            if kind is dict:
+                below.extend(item)
+                below.extend(item.values())
+            elif kind is list or kind is tuple:
+                below.extend(item)
+            elif isinstance(item, Enum):
+                below.append(item.value)
+            elif not (isinstance(item, datetime) and _comes_back(item)):
+                raise InvalidInput(
+                    f"a value of type {kind.__name__} cannot be stored: convert it to a str, number, list or dict"
+                )
+        level = below
+
+
+def _comes_back(value: datetime) -> bool:
+    """Whether the ISO form says all of it: not for a subclass with more digits, nor for offsets below a second."""
+    restored = datetime.fromisoformat(value.isoformat())
+    return restored.utcoffset() == value.utcoffset() and restored.replace(tzinfo=None) == value.replace(tzinfo=None)
+
+
+def _extend(value: object) -> Any:  # noqa: PLR0911 - one for each type
     """Encode what msgpack has no type for. Called by msgpack for every value that is not exactly of a type it knows."""
-    if isinstance(value, Enum):
-        return value.value
-    kind = type(value)
-    if kind is tuple:
-        return msgpack.ExtType(_TUPLE, pack(list(value)))  # type: ignore[call-overload]  # narrowed by `kind`
-    if kind is int:
-        return msgpack.ExtType(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))  # type: ignore[attr-defined]  # narrowed by `kind`
-    if isinstance(value, datetime):
-        text = value.isoformat()
-        # A subclass with more digits than a datetime's would come back different: refuse it with the others.
-        if kind is datetime or datetime.fromisoformat(text) == value:
-            return msgpack.ExtType(_DATETIME, text.encode())
-    if isinstance(value, uuid.UUID):
-        return msgpack.ExtType(_UUID, value.bytes)
-    if kind is Decimal:
-        return msgpack.ExtType(_DECIMAL, str(value).encode())
-    raise InvalidInput(f"a value of type {kind.__name__} cannot be stored: convert it to a str, number, list or dict")
+    while isinstance(value, Enum):
+        value = value.value
+    match value:
+        case tuple():
+            # A list with a mark ahead, not bytes within bytes: nesting then costs no stack on reading.
+            return [_MARK, *value]
+        case int():
+            if -(1 << 63) <= value < 1 << 64:
+                return value
+            return msgpack.ExtType(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+        case datetime():
+            return msgpack.ExtType(_DATETIME, value.isoformat().encode())
+        case uuid.UUID():
+            return msgpack.ExtType(_UUID, value.bytes)
+        case Decimal():
+            return msgpack.ExtType(_DECIMAL, str(value).encode())
+    return value  # of a type that msgpack knows: what an Enum stood for
 
 
-def _restore(code: int, data: bytes) -> object:
-    if code == _TUPLE:
-        return tuple(unpack(data))
-    if code == _INT:
-        return int.from_bytes(data, "big", signed=True)
-    if code == _DATETIME:
-        return datetime.fromisoformat(data.decode())
-    if code == _UUID:
-        return uuid.UUID(bytes=data)
-    if code == _DECIMAL:
-        return Decimal(data.decode())
-    raise CodecError(f"unknown extension type {code}")
+class _Reader:
+    """Restores our types while msgpack reads, and counts the marks of tuples, each of which must head a list."""
+
+    __slots__ = ("marks",)
+
+    def __init__(self) -> None:
+        self.marks = 0
+
+    def extension(self, code: int, data: bytes) -> object:
+        if code == _TUPLE:
+            self.marks += 1
+            return _MARK
+        if code == _INT:
+            return int.from_bytes(data, "big", signed=True)
+        if code == _DATETIME:
+            return datetime.fromisoformat(data.decode())
+        if code == _UUID:
+            return uuid.UUID(bytes=data)
+        if code == _DECIMAL:
+            return Decimal(data.decode())
+        raise CodecError(f"unknown extension type {code}")
+
+    def sequence(self, items: list[object]) -> object:
+        if items and items[0] is _MARK:
+            self.marks -= 1
+            return tuple(items[1:])
+        return items
 
 
 def pack(value: object) -> bytes:
     """Encode one value.
 
     Raises:
-        InvalidInput: it holds a type that cannot be stored, refers to itself, or nests too deeply.
+        InvalidInput: it holds a type that cannot be stored, holds itself, or nests too deeply.
     """
-    try:
-        packed: bytes = msgpack.packb(value, default=_extend, strict_types=True, unicode_errors="surrogatepass")
-    except InvalidInput:
-        raise
-    except RecursionError as error:
-        raise InvalidInput("a value nests too deeply, or holds itself: flatten it") from error
-    except (ValueError, TypeError, OverflowError) as error:
-        # msgpack's own words name types and limits, never values; a nesting limit is a ValueError.
-        raise InvalidInput(f"a value cannot be stored ({type(error).__name__}): flatten or convert it") from error
+    _check(value)
+    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True, unicode_errors="surrogatepass")
     return packed
 
 
@@ -92,13 +148,23 @@ def unpack(data: bytes) -> Any:
     Raises:
         CodecError: the bytes are not one encoded value.
     """
+    reader = _Reader()
     try:
-        return msgpack.unpackb(data, ext_hook=_restore, strict_map_key=False, unicode_errors="surrogatepass")
+        value = msgpack.unpackb(
+            data,
+            ext_hook=reader.extension,
+            list_hook=reader.sequence,
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+        )
     except CodecError:
         raise
     except Exception as error:
         # Damaged input makes msgpack raise a dozen classes, and a key that is a list a bare TypeError.
         raise CodecError(f"damaged bytes ({type(error).__name__})") from error
+    if reader.marks:
+        raise CodecError("damaged bytes (a tuple's mark is out of place)")
+    return value
 
 
 def _wrong(fields: list[Any]) -> str:
@@ -106,6 +172,8 @@ def _wrong(fields: list[Any]) -> str:
     for name, value, kind in zip(_NAMES, fields, _TYPES, strict=True):
         if not isinstance(value, kind):
             return f"{name} is a {type(value).__name__}"
+    if any(type(key) is not str for key in fields[3]):
+        return "metadata has a key that is no str"
     return "" if fields[5] in _LAYERS else "layer is unknown"
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Self, TypedDict, Unpack
-from urllib.parse import parse_qs, urlsplit
-from weakref import WeakKeyDictionary
+from contextlib import suppress
+from typing import Any, Self, Unpack
+from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from redis import asyncio as redis
 from redis import exceptions as driver
@@ -21,43 +22,11 @@ from symfonic_redis import config
 from symfonic_redis.embedded import EmbeddedServer
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.keys import check_prefix
+from symfonic_redis.options import ATTEMPT_TIMEOUT, DEADLINE, MAX_CONNECTIONS, MAX_ROW_BYTES, Options, check_options
 from symfonic_redis.retry import persist
 from symfonic_redis.scripts import Script
-from symfonic_redis.urls import fake_pool, read_url
+from symfonic_redis.urls import embedded_port, fake_pool, read_url
 from symfonic_redis.wire import exchange, exchange_many
-
-DEADLINE = 15.0
-"""Seconds a call may take, retries included. Failovers took 2 to 9 s when measured."""
-
-ATTEMPT_TIMEOUT = 5.0
-"""Seconds one attempt may take before the next is made on another connection."""
-
-MAX_CONNECTIONS = 50
-"""Connections of a pool; calls beyond them wait for one. The driver's default pool raises instead."""
-
-MAX_ROW_BYTES = 1 << 20
-"""The longest encoded row, 1 MiB."""
-
-
-class Options(TypedDict, total=False):
-    """What may be chosen about a deployment; the defaults are in parentheses.
-
-    Attributes:
-        prefix: starts every key ("swm").
-        deadline: seconds a call may take, retries included (15).
-        attempt_timeout: seconds one attempt may take (5).
-        max_connections: the most connections; beyond them calls wait (50). A client that was passed has its own.
-        max_row_bytes: the longest encoded row (1 MiB).
-        feed: changes kept for each partition of each tenant, for `watch` and `relay`; None for no feed (None). All
-            workers of a deployment must choose the same.
-    """
-
-    prefix: str
-    deadline: float
-    attempt_timeout: float
-    max_connections: int
-    max_row_bytes: int
-    feed: int | None
 
 
 class Deployment:
@@ -69,22 +38,22 @@ class Deployment:
     Attributes:
         prefix: starts every key.
         deadline: seconds for one call, retries included.
+        attempt_timeout: seconds for one attempt.
         max_row_bytes: the longest encoded row.
         feed: how many changes are kept for each partition of each tenant, or None.
         endpoint: where it leads, without credentials, for messages and logs.
+        permitted: the scripts that the user was found to have the rights for.
     """
 
     def __init__(self, target: str | redis.Redis, **options: Unpack[Options]) -> None:
+        check_options(options)
         self.prefix = check_prefix(options.get("prefix", "swm"))
         self.deadline = options.get("deadline", DEADLINE)
+        self.attempt_timeout = options.get("attempt_timeout", ATTEMPT_TIMEOUT)
         self.max_row_bytes = options.get("max_row_bytes", MAX_ROW_BYTES)
-        self._attempt_timeout = options.get("attempt_timeout", ATTEMPT_TIMEOUT)
-        self._max_connections = options.get("max_connections", MAX_CONNECTIONS)
         self.feed = options.get("feed")
-        if self.feed is not None and self.feed < 1:
-            raise ConfigurationError("feed must be a positive number of entries, or None for no feed")
-        if min(self.deadline, self._attempt_timeout, self._max_connections, self.max_row_bytes) <= 0:
-            raise ConfigurationError("deadline, attempt_timeout, max_connections and max_row_bytes must be positive")
+        self._gate = asyncio.Semaphore(options.get("max_connections", MAX_CONNECTIONS))
+        self.permitted: set[str] = set()
         self._target = target
         self._scheme = ""
         self.attributes: dict[str, str | int] = {"db.system.name": "redis"}
@@ -93,7 +62,7 @@ class Deployment:
         self._pool: redis.ConnectionPool | None = None
         self._opened = False
         self._closed = False
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
         if isinstance(target, str):
             self._scheme, self.endpoint = read_url(target)
             if self._scheme not in ("embedded", "fake"):
@@ -118,19 +87,18 @@ class Deployment:
         self._pool = pool
 
     def _make_pool(self, url: str) -> redis.ConnectionPool:
-        try:
-            return redis.BlockingConnectionPool.from_url(
+        # Refused outside the handler: the driver's message may quote the URL, and with it the password.
+        with suppress(ValueError, TypeError):
+            pool = redis.ConnectionPool.from_url(
                 url,
-                max_connections=self._max_connections,
-                timeout=None,  # a call waits for a connection until its own deadline
                 socket_timeout=None,  # each attempt has its own time-out
-                socket_connect_timeout=self._attempt_timeout,
+                socket_connect_timeout=self.attempt_timeout,
                 retry=Retry(NoBackoff(), 0),
                 **({} if url.startswith("unix:") else {"socket_keepalive": True}),
             )
-        except (ValueError, TypeError):
-            # Not chained: the driver's message may quote the URL, and with it the password.
-            raise ConfigurationError("the URL cannot be read: write it as redis://user:password@host:port/db") from None
+            pool.connection_class(**pool.connection_kwargs)  # an option that is unknown shows itself only here
+            return pool
+        raise ConfigurationError("the URL cannot be read: write it as redis://user:password@host:port/db")
 
     @property
     def url(self) -> str:
@@ -156,30 +124,36 @@ class Deployment:
             ConfigurationError: the deployment's configuration differs, or the server is too old.
             MemoryUnavailable: the server is not reached within the deadline.
         """
-        async with self._opening:
-            if self._closed:
-                raise ConfigurationError("this deployment is closed: call connect() again")
-            if self._opened:
-                return self
-            if self._pool is None:
-                self._use(await self._start())
-            await config.verify(self._call, self.prefix, self.endpoint)
-            await config.verify_version(self._call, self.endpoint)
-            self._opened = True
+        if self._closed:
+            raise ConfigurationError("this deployment is closed: call connect() again")
+        if not self._opened:
+            # Calls that come first at once open once, and share what comes of it.
+            if self._opening is None or self._opening.done():
+                self._opening = asyncio.create_task(self._open())
+            await asyncio.shield(self._opening)
         return self
+
+    async def _open(self) -> None:
+        if self._pool is None:
+            self._use(await self._start())
+        await config.verify(self._call, self.prefix, self.endpoint)
+        await config.verify_version(self._call, self.endpoint)
+        self._opened = True
 
     async def _start(self) -> redis.ConnectionPool:
         parts = urlsplit(str(self._target))
         if self._scheme == "fake":
             return fake_pool(parts.netloc)
-        port = int(parse_qs(parts.query).get("port", ["0"])[0])
-        self._server = await EmbeddedServer.start(parts.path or None, port=port)
+        self._server = await EmbeddedServer.start(unquote(parts.path) or None, port=embedded_port(parts.query))
         return self._make_pool(f"unix://{self._server.socket_path}")
 
     async def aclose(self) -> None:
         """Close what this deployment opened: its pool and its embedded server, never a client it was given."""
         self._closed = True
         self._opened = False
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         if self._owns_pool and self._pool is not None:
             await self._pool.disconnect()
         if self._server is not None:
@@ -223,9 +197,9 @@ class Deployment:
 
         async def attempt() -> Any:
             try:
-                return await exchange(self._ready(), "EVALSHA", script.sha, len(keys), *keys, *args)
+                return await self._exchange("EVALSHA", script.sha, len(keys), *keys, *args)
             except driver.NoScriptError:
-                return await exchange(self._ready(), "EVAL", script.text, len(keys), *keys, *args)
+                return await self._exchange("EVAL", script.text, len(keys), *keys, *args)
 
         return await self._persist(operation, attempt)
 
@@ -239,10 +213,21 @@ class Deployment:
             await self.open()
         if not commands:
             return []
-        return list(await self._persist(operation, lambda: exchange_many(self._ready(), commands)))
+
+        async def attempt() -> list[Any]:
+            async with self._gate:
+                return await exchange_many(self._ready(), commands)
+
+        return list(await self._persist(operation, attempt))
 
     async def _call(self, operation: str, *command: str | bytes | int) -> Any:
-        return await self._persist(operation, lambda: exchange(self._ready(), *command))
+        return await self._persist(operation, lambda: self._exchange(*command))
+
+    async def _exchange(self, *command: str | bytes | int) -> Any:
+        # In front of the pool: beyond its limit the driver's pools raise, or lose the wake-up of a waiter that was
+        # cancelled.
+        async with self._gate:
+            return await exchange(self._ready(), *command)
 
     def _ready(self) -> redis.ConnectionPool:
         if self._pool is None or self._closed:
@@ -255,7 +240,7 @@ class Deployment:
             operation=operation,
             endpoint=self.endpoint,
             deadline=self.deadline,
-            attempt_timeout=self._attempt_timeout,
+            attempt_timeout=self.attempt_timeout,
             attributes=self.attributes,
         )
 
@@ -276,7 +261,8 @@ def connect(target: str | redis.Redis, **options: Unpack[Options]) -> Deployment
     return Deployment(target, **options)
 
 
-_deployments: WeakKeyDictionary[redis.Redis, Deployment] = WeakKeyDictionary()
+# By the client's identity, and only while a layer or a store holds the deployment, which holds the client.
+_deployments: WeakValueDictionary[int, Deployment] = WeakValueDictionary()
 
 
 def deployment_of(target: Deployment | redis.Redis) -> Deployment:
@@ -287,12 +273,16 @@ def deployment_of(target: Deployment | redis.Redis) -> Deployment:
     """
     if isinstance(target, Deployment):
         return target
-    if not isinstance(target, redis.Redis):
-        raise ConfigurationError("pass what connect() returns, or a redis.asyncio.Redis client")
-    return _deployments.setdefault(target, Deployment(target))
+    found = _deployments.get(id(target))
+    if found is None:
+        _pool_of(target)  # refuses anything else, a URL too: who opens a deployment closes it
+        found = _deployments[id(target)] = Deployment(target)
+    return found
 
 
 def _pool_of(client: object) -> redis.ConnectionPool:
     if not isinstance(client, redis.Redis):
-        raise ConfigurationError("connect() takes a URL or a redis.asyncio.Redis client, not a synchronous one")
+        raise ConfigurationError(
+            f"a {type(client).__name__} is no connection: pass what connect() returns, a URL, or a redis.asyncio.Redis"
+        )
     return client.connection_pool

@@ -13,7 +13,8 @@
     └── ServerRefused           the server answers, but will not do this
         ├── OutOfMemory         it is at `maxmemory` and evicts nothing
         ├── PersistenceFailed   it cannot write its snapshot or AOF, so it refuses writes
-        └── AccessDenied        the ACL user may not run this command or touch this key
+        └── AccessDenied        the ACL user may not run this command or touch this key (on Redis 6.2, which cannot be
+                                asked beforehand, a write may then have been applied in part)
 
 Every message is one sentence that says what to do, and holds neither credentials nor content.
 """

@@ -7,7 +7,7 @@ raised: the turn is stored, and the conversation goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,9 +41,9 @@ class ForeignMirror:
         """Add a node for each entry and prune the oldest beyond the retention; return the ids that were added."""
         added: list[str] = []
         for entry, durability in zip(entries, durabilities, strict=True):
-            node = turn_node(entry, durability)
-            if await self._tried("add", self._store.add_node(scope, node)) is not _FAILED:
-                added.append(node.id)
+            stored = await self._tried("add", self._add, scope, entry, durability)
+            if stored is not _FAILED:
+                added.append(stored)
         if self._retention is not None:
             nodes = await self._nodes(scope)
             nodes.sort(key=lambda node: getattr(node, "created_at", None) or _LONG_AGO)
@@ -53,7 +53,7 @@ class ForeignMirror:
 
     async def delete(self, scope: ScopeLike, node_id: str) -> None:
         """Remove one node."""
-        await self._tried("delete", self._store.delete_node(scope, node_id))
+        await self._tried("delete", lambda: self._store.delete_node(scope, node_id))
 
     async def clear(self, scope: ScopeLike) -> None:
         """Remove every working node of exactly this scope."""
@@ -62,17 +62,23 @@ class ForeignMirror:
 
     async def _nodes(self, scope: ScopeLike) -> list[Any]:
         """The working nodes of exactly this scope: a query shows the parents' nodes too, and they are not ours."""
-        found = await self._tried("query", self._store.query_nodes(scope, layer=MemoryLayer.WORKING))
+        found = await self._tried("query", lambda: self._store.query_nodes(scope, layer=MemoryLayer.WORKING))
         if found is _FAILED:
             return []
         path = scope_address(scope)[1]
         return [node for node in found if (node.properties or {}).get(_SCOPE_PROPERTY, path) == path]
 
-    async def _tried(self, what: str, call: Awaitable[Any]) -> Any:
+    async def _add(self, scope: ScopeLike, entry: Any, durability: Durability | None) -> str:
+        node = turn_node(entry, durability)
+        stored = await self._store.add_node(scope, node)
+        return str(getattr(stored, "id", node.id))  # a store may give the node an id of its own
+
+    async def _tried(self, what: str, call: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         try:
-            return await call
-        except Exception:  # noqa: BLE001 - any backend, so any error; the window must not suffer from it
-            _log.warning("the graph store failed to %s; the window is not affected", what, exc_info=True)
+            return await call(*arguments)
+        except Exception as error:  # noqa: BLE001 - any backend, so any error; the window must not suffer from it
+            # The class alone: a backend's message may quote the node.
+            _log.warning("the graph store failed to %s (%s); the window is not affected", what, type(error).__name__)
             return _FAILED
 
 

@@ -48,10 +48,9 @@ class StreamGraphStore:
             InvalidInput: the node is of another tenant, or holds what cannot be stored.
         """
         keys = self._keys(scope)
+        layer, payload = encode_node(node, limit=self.deployment.max_row_bytes)
         if node.tenant_id != keys.tenant:
             raise InvalidInput("a node's tenant_id is not its scope's: nothing was written")
-        layer = layer_name(node.layer)
-        payload = encode_node(node)
         at = await self._store.add_node(keys, layer, payload, ttl=self.ttl)
         return decode_node(keys, layer, at, {b"n": payload}, {})
 
@@ -61,7 +60,9 @@ class StreamGraphStore:
         address = address_of(node_id, keys)
         if address is None:
             return None
-        page = await self._store.nodes(keys, address.layer, first=address.at, last=address.at, count=1)
+        page = await self._store.nodes(
+            keys, address.layer, first=address.at, last=address.at, count=1, operation="get_node"
+        )
         return self._node(keys, address.layer, *page[0]) if page else None
 
     async def nodes(

@@ -9,11 +9,21 @@
     <prefix>:{0042}:<tenant>:<path>:idem             zset     digest of an idempotency key, scored by its expiry in ms
     <prefix>:{0042}:<tenant>:<path>:graph:<layer>    stream   the mirror of one layer
     <prefix>:{0042}:<tenant>:<path>:graph:<layer>:edits  hash what was changed of its nodes, see lua/edits.lua
+    <prefix>:{0042}:<tenant>:<path>:staged           list     records that wait to be published
+    <prefix>:{0042}:<tenant>:<path>:meta             hash     what is noted of the scope
+    <prefix>:{0042}:<tenant>:<path>:import           string   id of the import that runs; what it has so far stands
+                                                              below, as import:turns and so on, see lua/import_begin.lua
     <prefix>:{0042}:<tenant>:scopes                  zset     encoded paths, scored by when the scope is gone
     <prefix>:{0042}:<tenant>:closed                  hash     tombstones -> until when, see lua/scope.lua
+    <prefix>:{0042}:<tenant>:ops, ops:old            hash     operation ids of closing and reopening
     <prefix>:{0042}:<tenant>:feed                    stream   changes of this partition's scopes
     <prefix>:{0042}:<tenant>:feed:seq                string   the feed's counter
+    <prefix>:{0042}:<tenant>:relay                   hash     what the relays have copied, see lua/relay_read.lua
+    <prefix>:{0042}:<tenant>:dead                    stream   changes that no retry brought into a relay's target
     <prefix>:{0042}:tenants                          set      encoded tenants with a scope in this partition
+    <prefix>:{0042}:lease@<relay>                    string   who serves this partition's feeds now
+    <prefix>:{0042}:lease@<relay>:token              string   counts the leases that were ever taken
+    <prefix>:{0042}:feeds@<relay>                    set      encoded tenants whose feeds the relay has read
 
 `{0042}` is the partition: CRC32 of the scope path modulo 1,024, as the hash tag. All keys of a scope share a slot,
 so one script handles them atomically on Redis Cluster, and a tenant's conversations still spread over every shard
@@ -30,6 +40,7 @@ from urllib.parse import quote, unquote
 from zlib import crc32
 
 from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.models import MemoryLayer
 from symfonic_redis.scope import SCOPE_PATH_DELIMITER, ScopeLike, scope_address
 
 PARTITIONS = 1024
@@ -45,6 +56,10 @@ _TYPES = {
     "closed": "hash",
     "tenants": "set",
     "seq": "string",
+    "staged": "list",
+    "meta": "hash",
+    "import": "string",
+    "relay": "hash",
 }
 
 _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -56,7 +71,8 @@ def check_prefix(prefix: str) -> str:
     Raises:
         ConfigurationError: it is empty, longer than 64, or holds anything but letters, digits, `.`, `_`, `:`, `-`.
     """
-    if not _PREFIX.fullmatch(prefix):
+    given: object = prefix  # an untyped caller may pass anything
+    if not isinstance(given, str) or not _PREFIX.fullmatch(given):
         raise ConfigurationError("prefix must be 1 to 64 letters, digits, '.', '_', ':' or '-': choose another")
     return prefix
 
@@ -100,6 +116,10 @@ class TenantKeys:
     tenants: str
     feed: str
     feed_seq: str
+    ops: str
+    ops_old: str
+    relay: str
+    dead: str
 
 
 @lru_cache(maxsize=65_536)
@@ -107,7 +127,32 @@ def tenant_keys(prefix: str, tenant: str, partition: int) -> TenantKeys:
     """The keys of `tenant`, as it is, in `partition`."""
     shard = f"{prefix}:{{{partition:04d}}}"
     base = f"{shard}:{encode_id(tenant)}"
-    return TenantKeys(f"{base}:closed", f"{base}:scopes", f"{shard}:tenants", f"{base}:feed", f"{base}:feed:seq")
+    return TenantKeys(
+        closed=f"{base}:closed",
+        scopes=f"{base}:scopes",
+        tenants=tenants_key(prefix, partition),
+        feed=f"{base}:feed",
+        feed_seq=f"{base}:feed:seq",
+        ops=f"{base}:ops",
+        ops_old=f"{base}:ops:old",
+        relay=f"{base}:relay",
+        dead=f"{base}:dead",
+    )
+
+
+def tenants_key(prefix: str, partition: int) -> str:
+    """The set of encoded tenants of a partition."""
+    return f"{prefix}:{{{partition:04d}}}:tenants"
+
+
+def lease_key(prefix: str, partition: int, relay: str) -> str:
+    """Who serves a partition for the relay of that name. No encoded tenant holds an `@`, so none shares the key."""
+    return f"{prefix}:{{{partition:04d}}}:lease@{relay}"
+
+
+def feeds_key(prefix: str, partition: int, relay: str) -> str:
+    """The set of encoded tenants whose feeds of a partition the relay of that name has read."""
+    return f"{prefix}:{{{partition:04d}}}:feeds@{relay}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +177,41 @@ class ScopeKeys:
     def edits(self, layer: str) -> str:
         """The hash of what was changed of that layer's nodes."""
         return f"{self.base}:graph:{layer}:edits"
+
+    @property
+    def staged(self) -> str:
+        """The list of records that wait to be published."""
+        return f"{self.base}:staged"
+
+    @property
+    def meta(self) -> str:
+        """The hash of what is noted of the scope."""
+        return f"{self.base}:meta"
+
+    @property
+    def importing(self) -> str:
+        """The id of the import that runs; what it has so far stands below."""
+        return f"{self.base}:import"
+
+    def beside(self, key: str) -> str:
+        """Where an import puts together what will be `key` of this scope."""
+        return f"{self.importing}{key.removeprefix(self.base)}"
+
+    @property
+    def filed(self) -> list[str]:
+        """The keys that an archive fills: the turns, each layer's nodes, and then the edits of each layer."""
+        streams = [self.graph(layer) for layer in MemoryLayer]
+        return [self.turns, *streams, *(self.edits(layer) for layer in MemoryLayer)]
+
+    @property
+    def content(self) -> list[str]:
+        """The keys that hold what was remembered: a scope is there as long as one of them is."""
+        return [*self.filed, self.staged, self.meta]
+
+    @property
+    def everything(self) -> list[str]:
+        """Every key that the scope may have, but its operation ids."""
+        return [*self.content, self.idem, self.importing, *map(self.beside, self.filed)]
 
     @staticmethod
     def type_of(key: str) -> str:
@@ -166,3 +246,8 @@ def scope_keys(prefix: str, scope: ScopeLike) -> ScopeKeys:
         InvalidInput: the scope is malformed; see `scope_address`.
     """
     return _scope_keys(prefix, *scope_address(scope))
+
+
+def indexed_keys(prefix: str, tenant: str, encoded_path: str) -> ScopeKeys:
+    """The keys of a scope as the index names it. Not cached: a walk over an index would push out what is in use."""
+    return _scope_keys.__wrapped__(prefix, tenant, decode_path(encoded_path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from redis import asyncio as redis
@@ -150,11 +150,7 @@ class WorkingLayer:
         durabilities = [_resolve(durability, turn) for turn in turns]
         keys = scope_keys(self.deployment.prefix, scope)
         rows = [self._row(keys, turn) for turn in turns]
-        idempotency = None
-        if idempotency_key is not None:
-            if not idempotency_key:
-                raise InvalidInput("an idempotency_key is empty: give the job a name, or leave it away")
-            idempotency = Idempotency(idempotency_key, check_ttl(idempotency_ttl) or 0)
+        idempotency = None if idempotency_key is None else Idempotency.of(idempotency_key, idempotency_ttl)
         if not rows:
             length = await self._store.read("length", keys.turns, "LLEN", keys.turns)
             return PushReceipt((), min(length, self.bounds.window), 0, duplicate=False)
@@ -236,7 +232,7 @@ class WorkingLayer:
     async def rehydrate_from_messages(
         self,
         scope: ScopeLike,
-        messages: Sequence[Any],
+        messages: Sequence[Any] | None,
         *,
         max_turns: int | None = None,
         only_if_empty: bool = True,
@@ -257,7 +253,7 @@ class WorkingLayer:
         Cost: one round trip; none when there is nothing to replay. Errors as for `push`.
         """
         most = self.bounds.window if max_turns is None else min(max_turns, self.bounds.window)
-        turns = turns_of(messages)
+        turns = turns_of(messages or ())
         if most <= 0 or not turns:
             return 0
         keys = scope_keys(self.deployment.prefix, scope)
@@ -280,8 +276,9 @@ class WorkingLayer:
 
 def _resolve(durability: object, entry: Any) -> Durability | None:
     marker = durability
-    if marker is None:
-        marker = (getattr(entry, "metadata", None) or {}).get("durability")
+    metadata = getattr(entry, "metadata", None)
+    if marker is None and isinstance(metadata, Mapping):
+        marker = metadata.get("durability")
     return None if marker is None else coerce_durability(marker)
 
 

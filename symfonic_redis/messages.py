@@ -46,7 +46,8 @@ def text_of(content: Any) -> str:
 
 
 def _block_text(block: Any) -> str:
-    return str(block.get("text", "")) if isinstance(block, dict) else ""
+    text = block.get("text") if isinstance(block, dict) else None
+    return "" if text is None else str(text)
 
 
 def _speaker_of(message: Any) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Annotated, Literal, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from symfonic_redis.errors import ConfigurationError, InvalidInput
 from symfonic_redis.scope import ScopeLike
@@ -58,6 +58,16 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
+def _not_empty(value: str) -> str:
+    if not value:
+        raise InvalidInput("it is empty: give it a text")
+    return value
+
+
+NonEmpty = Annotated[str, AfterValidator(_not_empty)]
+"""A string of at least one character; pydantic's own check of the length refuses lone surrogates."""
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -77,7 +87,7 @@ class MemoryEntry(BaseModel):
 
     id: str = Field(default_factory=_new_id, description="Unique id; a random UUID unless given.")
     layer: MemoryLayer = Field(default=MemoryLayer.WORKING, description="The layer the entry belongs to.")
-    tenant_id: str = Field(min_length=1, description="The owner; must be the tenant of the scope it is pushed to.")
+    tenant_id: NonEmpty = Field(description="The owner; must be the tenant of the scope it is pushed to.")
     content: str = Field(description="The text.")
     node_id: str | None = Field(default=None, description="A graph node the entry stands for.")
     score: float | None = Field(default=None, description="Relevance, set by retrieval elsewhere.")
@@ -121,8 +131,8 @@ class MemoryNode(BaseModel):
 
     id: str = Field(default_factory=_new_id, description="Unique id; a mirrored turn's is made by the server.")
     layer: MemoryLayer = Field(description="The layer the node belongs to.")
-    tenant_id: str = Field(min_length=1, description="The owner.")
-    label: str = Field(min_length=1, description="A short text: the first 80 characters of a turn.")
+    tenant_id: NonEmpty = Field(description="The owner.")
+    label: NonEmpty = Field(description="A short text: the first 80 characters of a turn.")
     properties: dict[str, object] = Field(default_factory=dict, description="Content, metadata, durability.")
     embedding: list[float] | None = Field(default=None, description="A vector, when somebody computed one.")
     created_at: datetime = Field(default_factory=_now)
@@ -152,7 +162,7 @@ class PushReceipt(NamedTuple):
     """What a push did.
 
     Attributes:
-        node_ids: the mirrored nodes' ids, oldest first; empty without a mirror on the same server.
+        node_ids: the mirrored nodes' ids, oldest first; empty without a mirror.
         window_length: how many turns the window holds afterwards.
         evicted: how many turns this write moved out of the window.
         duplicate: the write had been applied before (a redelivery under the same idempotency key); nothing changed.

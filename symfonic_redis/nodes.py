@@ -22,7 +22,8 @@ from symfonic_redis.models import Durability, MemoryLayer, MemoryNode, coerce_du
 LABEL_LENGTH = 80
 EMPTY_LABEL = "working-context"
 
-_ID = re.compile(r"(\d{1,20}-\d{1,20})\.([a-z]+)\.([0-9a-f]{16})")
+_ID = re.compile(r"((0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19}))\.([a-z]+)\.([0-9a-f]{16})")
+_LARGEST = (1 << 64) - 1
 _PLAIN = (str, int, float, bool, type(None), bytes)
 _FIXED = frozenset({"id", "layer", "tenant_id", "created_at"})
 """Attributes that say which node it is: they do not change."""
@@ -45,9 +46,11 @@ def node_id(at: str, layer: str, keys: ScopeKeys) -> str:
 def address_of(name: str, keys: ScopeKeys) -> Address | None:
     """Where the node of that id is, or None when it cannot be one of this scope's."""
     found = _ID.fullmatch(str(name))
-    if found is None or found[3] != keys.digest or found[2] not in _LAYERS:
+    if found is None or found[5] != keys.digest or found[4] not in _LAYERS:
         return None
-    return Address(found[2], found[1])
+    if int(found[2]) > _LARGEST or int(found[3]) > _LARGEST:
+        return None
+    return Address(found[4], found[1])
 
 
 def layer_name(layer: object) -> str:
@@ -75,7 +78,7 @@ def turn_node(entry: Any, durability: Durability | None) -> MemoryNode:
     key `content` wins), and the durability when there is one. `importance` is clamped to 1..10.
     """
     properties: dict[str, object] = {"content": entry.content}
-    properties.update({key: str(value) for key, value in (entry.metadata or {}).items()})
+    properties.update({key: _shown(value) for key, value in (entry.metadata or {}).items()})
     if durability is not None:
         properties["durability"] = durability
     return MemoryNode(
@@ -93,19 +96,49 @@ def turn_extra(metadata: Mapping[str, object], durability: Durability | None) ->
     A node shows a metadata value's `str`. A row gives most values back the same, but an Enum as its value and a
     datetime under a plain offset, so their texts are kept where they differ. So is a durability that was resolved.
     """
-    texts = {key: str(value) for key, value in metadata.items() if type(value) not in _PLAIN}
+    texts = {key: _shown(value) for key, value in metadata.items() if type(value) not in _PLAIN}
     if texts:
         restored = decode(encode({key: metadata[key] for key in texts}))
-        texts = {key: text for key, text in texts.items() if str(restored[key]) != text}
+        texts = {key: text for key, text in texts.items() if _shown(restored[key]) != text}
     if durability is None and not texts:
         return b""
     return encode([durability, texts])
 
 
-def encode_node(node: Any) -> bytes:
-    """A whole node without what its place says: id and layer."""
-    names = (name for name in MemoryNode.model_fields if name not in ("id", "layer"))
-    return encode({name: getattr(node, name) for name in names if hasattr(node, name)})
+def _shown(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:
+        # Python converts no number of more than some thousand digits. The row keeps it; a text of it serves nobody.
+        return f"<{type(value).__name__} with a number too long to show>"
+
+
+def encode_node(node: Any, *, limit: int) -> tuple[str, bytes]:
+    """The layer of a node, and the node without what its place says: id and layer.
+
+    Raises:
+        InvalidInput: an attribute is missing or wrong, holds what cannot be stored, or is longer than `limit` bytes.
+    """
+    layer = layer_name(getattr(node, "layer", None))
+    names = [name for name in MemoryNode.model_fields if name not in ("id", "layer") and hasattr(node, name)]
+    try:
+        checked = MemoryNode(**{**{name: getattr(node, name) for name in names}, "layer": layer})
+    except (ValidationError, TypeError) as error:
+        raise InvalidInput(f"the node is refused, {_first(error)}: pass a MemoryNode") from None
+    payload = encode({name: getattr(checked, name) for name in names})
+    if len(payload) > limit:
+        raise InvalidInput(
+            f"a node takes {len(payload)} bytes, over the limit of {limit}: "
+            "store a reference instead, or raise max_row_bytes in connect()"
+        )
+    return layer, payload
+
+
+def _first(error: Exception) -> str:
+    """Which attribute a model refused, without its value."""
+    if isinstance(error, ValidationError):
+        return f"its {error.errors()[0]['loc'][0]} is missing or wrong"
+    return "it cannot be read"
 
 
 def decode_node(
@@ -180,9 +213,7 @@ def encode_changes(changes: Mapping[str, object]) -> dict[str, bytes]:
     try:
         checked = MemoryNode.model_validate({"layer": "working", "tenant_id": "t", "label": "l", **attributes})
     except ValidationError as error:
-        raise InvalidInput(
-            f"a node's {error.errors()[0]['loc'][0]} cannot be set to that: correct the change"
-        ) from None
+        raise InvalidInput(f"the change is refused, {_first(error)}: correct it") from None
     encoded = {f"a:{name}": encode(getattr(checked, name)) for name in attributes}
     encoded.update({f"p:{encode_id(str(name))}": encode(value) for name, value in properties.items()})
     return encoded

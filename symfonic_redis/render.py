@@ -35,7 +35,7 @@ def render_entry(entry: Any, scrubber: Scrubber | None = None) -> str:
         if isinstance(value, str) and value:
             extras.append(f"{key}={value}")
         elif isinstance(value, dict) and value:
-            shown = scrubber(value) if scrubber else value
+            shown = scrubber(value) if scrubber is not None else value
             extras.extend(f"{name}={item}" for name, item in shown.items() if isinstance(item, str))
     return f"{line} ({', '.join(extras[:_MAX_EXTRAS])})" if extras else line
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Self
+
+from symfonic_redis.errors import ConfigurationError, InvalidInput
+from symfonic_redis.models import check_ttl
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,20 @@ class Idempotency:
 
     key: str
     ttl: int
+
+    @classmethod
+    def of(cls, key: object, seconds: float) -> Self:
+        """The name and its time, checked.
+
+        Raises:
+            InvalidInput: the key is no text or empty, or the time is out of range.
+        """
+        if not isinstance(key, str) or not key:
+            raise InvalidInput("an idempotency_key must be a text that is not empty: name the job, or leave it away")
+        try:
+            return cls(key, check_ttl(seconds) or 0)
+        except ConfigurationError as error:
+            raise InvalidInput(f"idempotency_ttl: {error}") from None
 
     @property
     def digest(self) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from redis import exceptions as driver
 from symfonic_redis import telemetry
 from symfonic_redis.errors import (
     AccessDenied,
+    ConfigurationError,
     KeyConflict,
     MemoryUnavailable,
     OutOfMemory,
@@ -72,8 +74,15 @@ def code_of(error: Exception) -> str:
     return "CONNECTION" if isinstance(error, driver.ConnectionError | driver.TimeoutError | OSError) else ""
 
 
-def translate(error: Exception, operation: str, endpoint: str) -> SymfonicRedisError:
+def translate(error: Exception, operation: str, endpoint: str) -> SymfonicRedisError:  # noqa: PLR0911 - one for each code
     """The error of ours for an error of the driver's that no retry helps."""
+    if _untrusted(error):
+        return ConfigurationError(
+            f"{operation} was not sent: the certificate of {endpoint} is not trusted; name its authority in the URL, "
+            "as ?ssl_ca_certs=/path/ca.pem"
+        )
+    if "unknown command" in str(error).lower() and "hello" in str(error).lower():
+        return ConfigurationError(f"the server at {endpoint} is older than 6.2: upgrade the server")
     code = code_of(error)
     if code == "OOM":
         return OutOfMemory(
@@ -102,7 +111,16 @@ def translate(error: Exception, operation: str, endpoint: str) -> SymfonicRedisE
 def is_transient(error: Exception) -> bool:
     """Whether another attempt may succeed: the server was not reached, or says that it is busy changing state."""
     code = code_of(error)
-    return code in _TRANSIENT or code == "CONNECTION"
+    return code in _TRANSIENT or (code == "CONNECTION" and not _untrusted(error))
+
+
+def _untrusted(error: BaseException | None) -> bool:
+    """Whether the server's certificate is behind it: another attempt would find the same one."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 _T = TypeVar("_T")

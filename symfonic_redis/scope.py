@@ -75,6 +75,9 @@ def scope_address(scope: ScopeLike) -> tuple[str, str]:
             path = scope.scope_path
     except AttributeError as error:
         raise InvalidInput("a scope needs the attributes tenant_id and scope_path: pass a TenantScope") from error
+    except ValueError:
+        # Not chained: another package's message may quote the id.
+        raise InvalidInput("a scope's path cannot be told: one of its ids is blank or holds a delimiter") from None
     if not isinstance(tenant, str) or not isinstance(path, str):
         raise InvalidInput("a scope's tenant_id and scope_path must be strings: pass a TenantScope")
     check_id(tenant)
@@ -246,7 +249,10 @@ def format_scope(scope: TenantScope) -> str:
 
 
 def _unquoted(text: str) -> str:
-    return unquote(text, errors="surrogatepass")
+    try:
+        return unquote(text, errors="surrogatepass")
+    except UnicodeDecodeError:
+        raise InvalidInput("a scope's percent-encoding is no UTF-8: correct it") from None
 
 
 def _quoted(value: str) -> str:

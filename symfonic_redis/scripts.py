@@ -16,6 +16,7 @@ from typing import NamedTuple
 from symfonic_redis.errors import ConfigurationError
 
 _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
+_COMMAND = re.compile(r"redis\.p?call\('(\w+)'")
 
 
 class Script(NamedTuple):
@@ -49,7 +50,9 @@ def sources() -> dict[str, str]:
 
 @cache
 def script(name: str) -> Script:
-    """The script of that name, ready to send."""
+    """The script of that name, ready to send: with what it includes, and the list of the commands that it runs."""
     texts = sources()
     text = _INCLUDE.sub(lambda match: texts[match[1]].rstrip("\n"), texts[name])
+    commands = ", ".join(f"'{command}'" for command in sorted(set(_COMMAND.findall(text))))
+    text = text.replace("--@commands", f"local commands = {{{commands}}}")
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())

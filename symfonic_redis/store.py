@@ -11,7 +11,7 @@ from typing import Any
 from symfonic_redis import telemetry
 from symfonic_redis.codec import decode_entry
 from symfonic_redis.connection import Deployment
-from symfonic_redis.errors import CodecError, InvalidInput, KeyConflict, ScopeClosed
+from symfonic_redis.errors import AccessDenied, CodecError, InvalidInput, KeyConflict, ScopeClosed
 from symfonic_redis.keys import ScopeKeys, encode_id
 from symfonic_redis.models import MemoryEntry, PushReceipt
 from symfonic_redis.nodes import node_id
@@ -30,6 +30,9 @@ HARD_CAP = 10
 
 MAX_COMPLAINTS = 10_000
 """Distinct warnings remembered as given; beyond them damage is only counted."""
+
+_DENIED = 4
+"""The state in which a write reports that the user may not run all of it; see lua/once.lua."""
 
 _CLOSED = 3
 """The state in which a write reports that its scope is closed; see lua/scope.lua."""
@@ -91,12 +94,13 @@ class Store:
         attributes = self.deployment.attributes
         state, receipt, *lengths = await self._write("push", keys, names, args)
         window, evicted, first = receipt.decode().split()
-        if state:
+        if state == _KNOWN_KEY:
             telemetry.duplicates.add(1, attributes)
         else:
             telemetry.turns_pushed.add(len(rows), attributes)
             telemetry.turns_evicted.add(int(evicted), attributes)
             telemetry.window_length.record(int(window), attributes)
+        if lengths:  # a receipt of an attempt before does not tell them
             if mirror:
                 telemetry.mirror_length.record(lengths[1], attributes)
             if lengths[0] > bounds.rows:
@@ -170,14 +174,22 @@ class Store:
         await self._write("node_delete", keys, (keys.graph(layer), keys.edits(layer)), [layer, at])
 
     async def nodes(
-        self, keys: ScopeKeys, layer: str, *, first: str = "-", last: str = "+", count: int, newest_first: bool = False
+        self,
+        keys: ScopeKeys,
+        layer: str,
+        *,
+        first: str = "-",
+        last: str = "+",
+        count: int,
+        newest_first: bool = False,
+        operation: str = "query_nodes",
     ) -> list[tuple[str, dict[bytes, bytes], dict[str, bytes]]]:
         """A page of a layer's nodes: stream id, fields, and what was changed by name. See lua/nodes.lua."""
         names = (keys.graph(layer), keys.edits(layer))
         args: list[str | bytes | int] = [first, last, count, int(newest_first)]
-        with Operation("query_nodes", self.deployment.attributes):
+        with Operation(operation, self.deployment.attributes):
             try:
-                entries, edits = await self.deployment.run("query_nodes", script("nodes"), names, args)
+                entries, edits = await self.deployment.run(operation, script("nodes"), names, args)
             except KeyConflict as error:
                 raise await self._name_conflict(names, error) from error
         edits += [()] * (len(entries) - len(edits))
@@ -189,27 +201,46 @@ class Store:
     async def _write(
         self, name: str, scope: ScopeKeys, own_keys: Sequence[str], own_args: Sequence[str | bytes | int]
     ) -> Any:
-        deployment, shared = self.deployment, scope.shared
-        keys = [scope.ops, scope.ops_old, shared.closed, shared.scopes, shared.tenants, shared.feed, shared.feed_seq]
-        keys += own_keys
-        # Made once per call: every attempt carries the same id, and the server remembers it for two deadlines.
-        operation_id = os.urandom(16)
-        remembered = max(1, int(2000 * deployment.deadline))
-        feed = deployment.feed
-        args: list[str | bytes | int] = [operation_id, remembered, scope.path, encode_id(scope.tenant)]
-        args += ["", ""] if feed is None else [feed, feed * HARD_CAP]
-        args += own_args
-        with Operation(name, deployment.attributes):
+        keys, args = self._call_of(scope, own_keys, own_args, name)
+        with Operation(name, self.deployment.attributes):
             try:
-                reply = await deployment.run(name, script(name), keys, args)
+                reply = await self.deployment.run(name, script(name), keys, args)
             except KeyConflict as error:
                 raise await self._name_conflict(keys, error) from error
+            self._admit(name, reply)
             if reply[0] == _CLOSED:
                 raise ScopeClosed(
                     f"{name} was refused: the scope was purged and is closed until {_time(int(reply[1]))}; reopen it "
                     "if that is wrong"
                 )
             return reply
+
+    def _admit(self, name: str, reply: Any) -> None:
+        """Note that the user may run a script, by its reply; raise `AccessDenied` when it says otherwise."""
+        if reply[0] == _DENIED:
+            raise AccessDenied(
+                f"{name} was refused and nothing was written: the user on {self.deployment.endpoint} may not use "
+                f"{reply[1].decode('utf-8', 'replace')}; extend its ACL rules"
+            )
+        self.deployment.permitted.add(name)
+
+    def _call_of(
+        self, scope: ScopeKeys, own_keys: Sequence[str], own_args: Sequence[str | bytes | int], name: str | None = None
+    ) -> tuple[list[str], list[str | bytes | int]]:
+        """Keys and arguments of a write: what once.lua, closed.lua and scope.lua take, then the script's own."""
+        deployment, shared = self.deployment, scope.shared
+        keys = [scope.ops, scope.ops_old, shared.closed, shared.scopes, shared.tenants, shared.feed, shared.feed_seq]
+        keys += own_keys
+        feed = deployment.feed
+        args: list[str | bytes | int] = [*self._operation(name), scope.path, encode_id(scope.tenant)]
+        args += ["", ""] if feed is None else [feed, feed * HARD_CAP]
+        return keys, [*args, *own_args]
+
+    def _operation(self, name: str | None = None) -> tuple[bytes, int]:
+        # Made once per call: every attempt carries the same id, and the server remembers it for two deadlines.
+        keep = max(1, int(2000 * self.deployment.deadline))
+        # Negative the first time of each kind: ask for the user's rights before anything is written.
+        return os.urandom(16), -keep if name and name not in self.deployment.permitted else keep
 
     async def _name_conflict(self, keys: Sequence[str], error: KeyConflict) -> KeyConflict:
         """The server does not say which key has the wrong type: ask, now that something is wrong anyway."""

@@ -1,0 +1,67 @@
+"""What may be chosen about a deployment, and in which range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+from symfonic_redis.errors import ConfigurationError
+
+DEADLINE = 15.0
+"""Seconds a call may take, retries included. Failovers took 2 to 9 s when measured."""
+
+ATTEMPT_TIMEOUT = 5.0
+"""Seconds one attempt may take before the next is made on another connection."""
+
+MAX_CONNECTIONS = 50
+"""Connections of a pool; calls beyond them wait for one. The driver's default pool raises instead."""
+
+MAX_ROW_BYTES = 1 << 20
+"""The longest encoded row, 1 MiB."""
+
+LONGEST = 86_400.0
+"""The longest deadline and attempt, in seconds."""
+
+
+class Options(TypedDict, total=False):
+    """What may be chosen about a deployment; the defaults are in parentheses.
+
+    Attributes:
+        prefix: starts every key ("swm").
+        deadline: seconds a call may take, retries included (15).
+        attempt_timeout: seconds one attempt may take (5).
+        max_connections: the most connections; beyond them calls wait (50). A client that was passed has its own.
+        max_row_bytes: the longest encoded row (1 MiB).
+        feed: changes kept for each partition of each tenant, for `watch` and `relay`; None for no feed (None). All
+            workers of a deployment must choose the same.
+    """
+
+    prefix: str
+    deadline: float
+    attempt_timeout: float
+    max_connections: int
+    max_row_bytes: int
+    feed: int | None
+
+
+_SECONDS = {"deadline": LONGEST, "attempt_timeout": LONGEST}
+_COUNTS: dict[str, float] = {"max_connections": 65_536, "max_row_bytes": 512 << 20, "feed": 100_000_000}
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Refuse options that are unknown or out of range.
+
+    Raises:
+        TypeError: a name is unknown, as for any function.
+        ConfigurationError: a value is of the wrong type or out of range.
+    """
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        raise TypeError(f"connect() has no option {min(unknown)!r}; it has {', '.join(Options.__annotations__)}")
+    for name, value in options.items():
+        most = _SECONDS.get(name)
+        if most and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most):
+            raise ConfigurationError(f"{name} must be a positive number of seconds, at most {most:g}: correct it")
+        most = None if value is None and name == "feed" else _COUNTS.get(name)
+        if most and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most):
+            raise ConfigurationError(f"{name} must be a whole number from 1 to {most:.0f}: correct it")
