@@ -18,7 +18,8 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        from symfonic_redis import commands  # noqa: F401, PLC0415 - typer and rich are an extra; it adds to the app
+        # Typer and rich are an extra; importing these adds their subcommands to the app.
+        from symfonic_redis import commands, commands_feed, commands_tenant  # noqa: F401, PLC0415 - the same
         from symfonic_redis.console import app  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):

@@ -19,6 +19,7 @@ from symfonic_redis.console import (
     LOCAL,
     AsJson,
     Deadline,
+    Feed,
     Prefix,
     Scope,
     Url,
@@ -183,6 +184,7 @@ def push(
     key: Annotated[str | None, typer.Option(help="Store it only once under this idempotency key.")] = None,
     mirror: Annotated[bool, typer.Option(help="Mirror it into the graph stream.")] = True,
     ttl: Annotated[float, typer.Option(help="Seconds after which the window vanishes; 0 keeps it.")] = 0.0,
+    feed: Feed = None,
     as_json: AsJson = False,
 ) -> None:
     """Append one turn to a conversation."""
@@ -199,7 +201,7 @@ def push(
         else:
             typer.echo(f"stored; the window holds {receipt.window_length} turns, {receipt.evicted} left it")
 
-    run(url, prefix, deadline, act)
+    run(url, prefix, deadline, act, feed=feed)
 
 
 @app.command()
@@ -210,6 +212,7 @@ def clear(
     deadline: Deadline = 5.0,
     mirror: Annotated[bool, typer.Option(help="Empty the working layer's mirror too.")] = True,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    feed: Feed = None,
     as_json: AsJson = False,
 ) -> None:
     """Empty a conversation's window, its evicted turns and its mirror."""
@@ -224,7 +227,7 @@ def clear(
         else:
             typer.echo(f"{format_scope(where)} is empty")
 
-    run(url, prefix, deadline, act)
+    run(url, prefix, deadline, act, feed=feed)
 
 
 @app.command()

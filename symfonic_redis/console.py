@@ -28,17 +28,33 @@ Url = Annotated[
 Prefix = Annotated[str, typer.Option(help="Starts every key.")]
 Deadline = Annotated[float, typer.Option(help="Seconds a call may take, retries included.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Feed = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        envvar="SYMFONIC_REDIS_FEED",
+        show_envvar=True,
+        help="Changes the deployment's feeds keep, the same for all that write; no feed unless given.",
+    ),
+]
 Scope = Annotated[str, typer.Argument(help="Whose conversation, such as org=acme/conversation=c-123.")]
 Window = Annotated[int, typer.Option(min=1, help="Turns the window holds.")]
 
 LOCAL = "redis://localhost:6379/0"
 
 
-def run(url: str, prefix: str, deadline: float, act: Callable[[Deployment], Awaitable[None]]) -> None:
-    """Open a deployment, act on it, close it."""
+def run(
+    url: str,
+    prefix: str,
+    deadline: float,
+    act: Callable[[Deployment], Awaitable[None]],
+    *,
+    feed: int | None = None,
+) -> None:
+    """Open a deployment, with a feed or without, act on it, close it."""
 
     async def opened() -> None:
-        async with connect(url, prefix=prefix, deadline=deadline) as deployment:
+        async with connect(url, prefix=prefix, deadline=deadline, feed=feed) as deployment:
             await act(deployment)
 
     asyncio.run(opened())
