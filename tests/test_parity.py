@@ -416,8 +416,8 @@ def named_message(name: str, **attributes: Any) -> Any:
 
 
 # Neither dicts of a user or an assistant, nor ducks with these roles, nor content None in a duck or a block: ours
-# understands the first two and finds no text in the third, on purpose; see `test_messages_of_other_shapes_are_understood` and
-# `test_content_none_is_no_text`.
+# understands the first two and finds no text in the third, on purpose; see `test_content_none_is_no_text` and
+# `test_messages_of_other_shapes_are_understood`.
 duck_contents = message_contents | st.sampled_from(
     [7, 0, 1.5, True, {"text": "x"}, ("a", "b"), b"bytes", [5, "x", None]]
 )
