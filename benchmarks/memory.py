@@ -32,9 +32,8 @@ async def measure(url: str) -> None:
         row = size / TURNS
         info = (await redis.call("memory", "INFO", "server")).decode()
         version = [line for line in info.splitlines() if line.startswith(("redis_version", "valkey_version"))][-1]
-        print(
-            f"{version}: row {row:.0f} B, mirrored {used / TURNS / row:.3f} x, in the window {list_used / rows / row:.3f} x"
-        )
+        node, in_window = used / TURNS / row, list_used / rows / row
+        print(f"{version}: row {row:.0f} B, node {node:.3f} x, in the window {in_window:.3f} x")
 
 
 for target in sys.argv[1:] or ["embedded://"]:
