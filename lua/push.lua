@@ -4,7 +4,8 @@
 -- KEYS[8]   turns     list, newest at the head: the window, then the evicted turns
 -- KEYS[9]   graph     stream: the mirror of the working layer
 -- KEYS[10]  edits     hash: see edits.lua
--- KEYS[11]  idem      sorted set: idempotency digest -> ms since the epoch at which it is forgotten
+-- KEYS[11]  idem      sorted set: see idem.lua
+-- KEYS[12]  staged    list: what waits to be published, which lives as long as the turns
 -- ARGV[1..6]  see once.lua, closed.lua and scope.lua
 -- ARGV[7]   window, in turns
 -- ARGV[8]   rows to keep in all: window, evicted turns, and one more that tells of older ones
@@ -18,12 +19,13 @@
 -- RETURNS   {state, receipt, rows, nodes}: state 0 applied, 1 applied before by this operation (receipt only),
 --           2 another operation had this idempotency key (receipt only), 3 closed. The receipt is
 --           '<window length> <evicted> <id of the first node, or ->'; the others' ids count up from it.
--- COST      11 commands for one turn without a mirror, 15 with, 16 when that is full; a batch adds one XADD a turn
+-- COST      12 commands for one turn without a mirror, 16 with, 17 when that is full; a batch adds one XADD a turn
 --@include once
 --@include closed
 --@include scope
 --@include edits
 --@include window
+--@include idem
 
 local window, mirror, digest = tonumber(ARGV[7]), ARGV[10], ARGV[12]
 local length = redis.call('LLEN', KEYS[8])
@@ -32,11 +34,8 @@ if mirror ~= '' then
     nodes = redis.call('XLEN', KEYS[9])
     edited = redis.call('HLEN', KEYS[10])
 end
-if digest ~= '' then
-    local ends = redis.call('ZSCORE', KEYS[11], digest)
-    if ends and tonumber(ends) > now then
-        return {2, math.min(length, window) .. ' 0 -'}
-    end
+if remembered(KEYS[11], digest) then
+    return {2, math.min(length, window) .. ' 0 -'}
 end
 
 local count = tonumber(ARGV[14])
@@ -75,16 +74,9 @@ if mirror ~= '' then
     end
 end
 
-local rows = append(KEYS[8], 15, count, length, tonumber(ARGV[8]), ARGV[9])
-if digest ~= '' then
-    local ends = string.format('%.0f', now + tonumber(ARGV[13]))
-    redis.call('ZADD', KEYS[11], ends, digest)
-    local gone = redis.call('ZRANGEBYSCORE', KEYS[11], '-inf', string.format('%.0f', now), 'LIMIT', 0, 16)
-    if #gone > 0 then
-        redis.call('ZREM', KEYS[11], unpack(gone))
-    end
-    redis.call('PEXPIREAT', KEYS[11], redis.call('ZREVRANGE', KEYS[11], 0, 0, 'WITHSCORES')[2])
-end
+local rows = append(KEYS[8], ARGV, 15, count, length, tonumber(ARGV[8]), ARGV[9])
+expire(KEYS[12], ARGV[9])
+remember(KEYS[11], digest, ARGV[13])
 
 -- The scope stays in the index as long as anything of it, its idempotency keys too: a purge finds it there.
 touch(lifetime(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0'))

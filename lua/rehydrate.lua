@@ -3,6 +3,7 @@
 --
 -- KEYS[1..7]  see once.lua, closed.lua and scope.lua
 -- KEYS[8]   turns     list, newest at the head: the window, then the evicted turns
+-- KEYS[9]   staged    list: what waits to be published, which lives as long as the turns
 -- ARGV[1..6]  see once.lua, closed.lua and scope.lua
 -- ARGV[7]   rows to keep in all: window, evicted turns, and one more that tells of older ones
 -- ARGV[8]   ttl of the turns in ms; '' keeps them
@@ -10,7 +11,7 @@
 -- ARGV[10+] rows, oldest first
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is how many
 --           rows were replayed, '0' when the window was not empty.
--- COST      10 commands
+-- COST      11 commands
 --@include once
 --@include closed
 --@include scope
@@ -21,7 +22,8 @@ if ARGV[9] == '1' and length > 0 then
     return {0, once('0')}
 end
 local count = #ARGV - 9
-append(KEYS[8], 10, count, length, tonumber(ARGV[7]), ARGV[8])
+append(KEYS[8], ARGV, 10, count, length, tonumber(ARGV[7]), ARGV[8])
+expire(KEYS[9], ARGV[8])
 publish('rehydrate', 'n', count)
 touch(ARGV[8])
 return {0, once(tostring(count))}

@@ -3,6 +3,7 @@
 from symfonic_redis.archive import Imported, export, import_
 from symfonic_redis.changes import Change
 from symfonic_redis.connection import Deployment, connect
+from symfonic_redis.conversation import ConversationSource, ConversationTurn, LegacyConversationSource
 from symfonic_redis.erasure import (
     Purged,
     purge,
@@ -26,9 +27,11 @@ from symfonic_redis.errors import (
     ServerRefused,
     SymfonicRedisError,
 )
+from symfonic_redis.evicted import EvictedTurns, EvictedWorkingSource, RedisEvictedSource, WorkingMemory
 from symfonic_redis.feed import latest_cursor, watch
 from symfonic_redis.graph import StreamGraphStore
 from symfonic_redis.health import Health, health
+from symfonic_redis.hydration import Hydration, hydrate
 from symfonic_redis.layer import WorkingLayer
 from symfonic_redis.models import (
     Durability,
@@ -41,9 +44,33 @@ from symfonic_redis.models import (
     coerce_durability,
 )
 from symfonic_redis.progress import RelayStatus, TenantProgress, relay_status
+from symfonic_redis.records import (
+    ExtractionRequest,
+    ExtractionResult,
+    FlushReceipt,
+    MemoryExtractionPort,
+    MemoryLifecyclePort,
+    MemoryRecord,
+    MemoryWritePort,
+    WriteReceipt,
+    WriteRequest,
+)
 from symfonic_redis.relay import Relay
+from symfonic_redis.results import ResolvedInput, StageResult, applied, no_change
 from symfonic_redis.scope import ScopeLevel, ScopeLike, TenantScope, parse_scope
+from symfonic_redis.stages import consolidation_handler, lifecycle_handler, write_handler
+from symfonic_redis.staging import RedisMemoryLifecycle, RedisMemoryWriter
+from symfonic_redis.summarize import STMSummary, summarize_entries
+from symfonic_redis.summary_cache import SharedSummaryCache
+from symfonic_redis.summary_service import (
+    STMSummaryPort,
+    STMSummaryRequest,
+    STMSummaryResult,
+    WorkingMemorySummaryService,
+    validate_summary,
+)
 from symfonic_redis.tenancy import ScopeEntry, ScopePage, Totals, scopes, totals
+from symfonic_redis.window import WindowBlock, WorkingWindow
 
 __version__ = "0.1.0"
 
@@ -52,43 +79,77 @@ __all__ = [
     "Change",
     "CodecError",
     "ConfigurationError",
+    "ConversationSource",
+    "ConversationTurn",
     "Deployment",
     "Durability",
+    "EvictedTurns",
+    "EvictedWorkingSource",
+    "ExtractionRequest",
+    "ExtractionResult",
+    "FlushReceipt",
     "Health",
+    "Hydration",
     "Imported",
     "InvalidInput",
     "KeyConflict",
+    "LegacyConversationSource",
     "MemoryEntry",
+    "MemoryExtractionPort",
     "MemoryLayer",
+    "MemoryLifecyclePort",
     "MemoryNode",
+    "MemoryRecord",
     "MemoryUnavailable",
+    "MemoryWritePort",
     "MultiScopeIgnoredWarning",
     "NodeNotFound",
     "OutOfMemory",
     "PersistenceFailed",
     "Purged",
     "PushReceipt",
+    "RedisEvictedSource",
+    "RedisMemoryLifecycle",
+    "RedisMemoryWriter",
     "Relay",
     "RelayStatus",
+    "ResolvedInput",
+    "STMSummary",
     "STMSummaryMode",
+    "STMSummaryPort",
+    "STMSummaryRequest",
+    "STMSummaryResult",
     "ScopeClosed",
     "ScopeEntry",
     "ScopeLevel",
     "ScopeLike",
     "ScopePage",
     "ServerRefused",
+    "SharedSummaryCache",
+    "StageResult",
     "StreamGraphStore",
     "SymfonicRedisError",
     "TenantProgress",
     "TenantScope",
     "Totals",
+    "WindowBlock",
     "WorkingLayer",
+    "WorkingMemory",
+    "WorkingMemorySummaryService",
+    "WorkingWindow",
+    "WriteReceipt",
+    "WriteRequest",
+    "applied",
     "coerce_durability",
     "connect",
+    "consolidation_handler",
     "export",
     "health",
+    "hydrate",
     "import_",
     "latest_cursor",
+    "lifecycle_handler",
+    "no_change",
     "parse_scope",
     "purge",
     "purge_tenant",
@@ -98,6 +159,9 @@ __all__ = [
     "reopen_tenant",
     "reopen_tree",
     "scopes",
+    "summarize_entries",
     "totals",
+    "validate_summary",
     "watch",
+    "write_handler",
 ]

@@ -11,6 +11,7 @@
     <prefix>:{0042}:<tenant>:<path>:graph:<layer>:edits  hash what was changed of its nodes, see lua/edits.lua
     <prefix>:{0042}:<tenant>:<path>:staged           list     records that wait to be published
     <prefix>:{0042}:<tenant>:<path>:meta             hash     what is noted of the scope
+    <prefix>:{0042}:<tenant>:<path>:summary          hash     the shared summary (ADR-005), see lua/summary_claim.lua
     <prefix>:{0042}:<tenant>:<path>:import           string   id of the import that runs; what it has so far stands
                                                               below, as import:turns and so on, see lua/import_begin.lua
     <prefix>:{0042}:<tenant>:scopes                  zset     encoded paths, scored by when the scope is gone
@@ -58,6 +59,7 @@ _TYPES = {
     "seq": "string",
     "staged": "list",
     "meta": "hash",
+    "summary": "hash",
     "import": "string",
     "relay": "hash",
 }
@@ -189,6 +191,11 @@ class ScopeKeys:
         return f"{self.base}:meta"
 
     @property
+    def summary(self) -> str:
+        """The hash of the summary that all workers share, and of who writes the next."""
+        return f"{self.base}:summary"
+
+    @property
     def importing(self) -> str:
         """The id of the import that runs; what it has so far stands below."""
         return f"{self.base}:import"
@@ -211,7 +218,7 @@ class ScopeKeys:
     @property
     def everything(self) -> list[str]:
         """Every key that the scope may have, but its operation ids."""
-        return [*self.content, self.idem, self.importing, *map(self.beside, self.filed)]
+        return [*self.content, self.idem, self.summary, self.importing, *map(self.beside, self.filed)]
 
     @staticmethod
     def type_of(key: str) -> str:

@@ -31,7 +31,7 @@ from symfonic_redis.render import Scrubber, render_entry
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scope import ScopeLike
 from symfonic_redis.store import Store
-from symfonic_redis.summary import extractive
+from symfonic_redis.summarize import summarize_entries
 
 EVICTED_RETENTION = 50
 IDEMPOTENCY_TTL = 86_400.0
@@ -53,7 +53,8 @@ class WorkingLayer:
         graph_store: where turns are mirrored; None for no mirror. A `StreamGraphStore` of the same deployment is
             written by the push's own script. Any other object with `add_node`, `query_nodes` and `delete_node` is
             called after the push; its failures are logged, never raised.
-        stm_summary_mode: what `summarize` does: `off` returns nothing, `extractive` and `llm` the extractive text.
+        stm_summary_mode: what `summarize` does: `off` returns nothing, `salient` what an agent needs to act,
+            `extractive` and `llm` the extractive text.
         working_graph_retention: mirrored nodes kept for each scope; None keeps all, 0 none.
         evicted_retention: turns kept behind the window once they leave it; 0 for none.
         ttl: seconds after the last write at which window and evicted turns vanish; None keeps them.
@@ -83,16 +84,16 @@ class WorkingLayer:
             raise ConfigurationError(f"stm_summary_mode must be one of {', '.join(get_args(STMSummaryMode))}")
         self.deployment = deployment_of(redis)
         self.bounds = Bounds(max_entries, evicted_retention, check_ttl(ttl))
-        self._store = Store(self.deployment, strict=strict)
+        self.store = Store(self.deployment, strict=strict)
         self._summary_mode = stm_summary_mode
         self._graph: StreamGraphStore | None = None
-        self._mirror: Mirror | None = None
-        self._foreign: ForeignMirror | None = None
+        self.mirror: Mirror | None = None
+        self.foreign: ForeignMirror | None = None
         if isinstance(graph_store, StreamGraphStore) and graph_store.deployment is self.deployment:
             self._graph = graph_store
-            self._mirror = Mirror(_WORKING, working_graph_retention, graph_store.ttl)
+            self.mirror = Mirror(_WORKING, working_graph_retention, graph_store.ttl)
         elif graph_store is not None:
-            self._foreign = ForeignMirror(graph_store, working_graph_retention)
+            self.foreign = ForeignMirror(graph_store, working_graph_retention)
         self._warned: set[tuple[str, str | None]] = set()
 
     async def push(
@@ -122,8 +123,8 @@ class WorkingLayer:
                 is safe under an `idempotency_key`.
             ServerRefused, KeyConflict: the server will not take it; nothing was written.
 
-        Cost: one round trip. The server works about three times as long as for a bare LPUSH and LTRIM script, four times
-        with the mirror.
+        Cost: one round trip. The server works about three times as long as for a bare LPUSH and LTRIM script, four
+        times with the mirror.
         """
         return await self.push_many(
             scope,
@@ -153,21 +154,21 @@ class WorkingLayer:
         rows = [self._row(keys, turn) for turn in turns]
         idempotency = None if idempotency_key is None else Idempotency.of(idempotency_key, idempotency_ttl)
         if not rows:
-            length = await self._store.read("length", keys.turns, "LLEN", keys.turns)
+            length = await self.store.read("length", keys.turns, "LLEN", keys.turns)
             return PushReceipt((), min(length, self.bounds.window), 0, duplicate=False)
         extras: list[bytes] = []
-        if self._mirror:
+        if self.mirror:
             extras = [turn_extra(turn.metadata, marker) for turn, marker in zip(turns, durabilities, strict=True)]
-        receipt = await self._store.push(
+        receipt = await self.store.push(
             keys,
             rows,
             self.bounds,
-            mirror=self._mirror,
+            mirror=self.mirror,
             extras=extras if any(extras) else (),
             idempotency=idempotency,
         )
-        if self._foreign and not receipt.duplicate:
-            added = await self._foreign.add(scope, turns, durabilities)
+        if self.foreign and not receipt.duplicate:
+            added = await self.foreign.add(scope, turns, durabilities)
             receipt = receipt._replace(node_ids=added)
         return receipt
 
@@ -186,7 +187,7 @@ class WorkingLayer:
             MemoryUnavailable: the server was not reached within the deadline.
             CodecError: a row is damaged and the layer is strict.
         """
-        return await self._store.window(scope_keys(self.deployment.prefix, scope), self.bounds.window)
+        return await self.store.window(scope_keys(self.deployment.prefix, scope), self.bounds.window)
 
     async def retrieve(self, scope: ScopeLike, query: str, top_k: int = 5) -> list[MemoryEntry]:  # noqa: ARG002 - the contract's signature; recency needs no query
         """The first `top_k` entries of the window, the oldest; the query is not used. Cost as `get_context`.
@@ -205,10 +206,11 @@ class WorkingLayer:
         return (await self.get_context(scope))[:top_k]
 
     async def summarize(self, scope: ScopeLike, entries: Sequence[Any]) -> str:  # noqa: ARG002 - the contract's signature
-        """The extractive summary of `entries`, at most 1,000 characters; empty in mode `off`. No server, no model."""
-        if self._summary_mode == "off":
-            return ""
-        return extractive(entries)[0]
+        """A summary of `entries` by the layer's rule, at most 1,000 characters; empty in mode `off`.
+
+        It asks no server and no model, and never raises.
+        """
+        return summarize_entries(entries, mode=self._summary_mode).text
 
     async def link(self, scope: ScopeLike, source: str, target: str, relationship: str) -> None:
         """Do nothing: turns are linked by their order. Part of the reference system's contract."""
@@ -217,18 +219,20 @@ class WorkingLayer:
         """Remove one node from the mirror; the window stays. Nothing without a graph store. One round trip."""
         if self._graph is not None:
             await self._graph.delete_node(scope, node_id)
-        elif self._foreign is not None:
-            await self._foreign.delete(scope, node_id)
+        elif self.foreign is not None:
+            await self.foreign.delete(scope, node_id)
 
     async def clear(self, scope: ScopeLike) -> None:
-        """Empty the window and the evicted turns of exactly this scope, and its working nodes in the mirror.
+        """Empty window, evicted turns and staged turns of exactly this scope, and its working nodes in the mirror.
+
+        The summary that workers share goes too; one that is being written meanwhile is not kept.
 
         Cost: one round trip. Errors as for `push`.
         """
         keys = scope_keys(self.deployment.prefix, scope)
-        await self._store.clear(keys, layer=_WORKING if self._mirror else None)
-        if self._foreign is not None:
-            await self._foreign.clear(scope)
+        await self.store.clear(keys, layer=_WORKING if self.mirror else None)
+        if self.foreign is not None:
+            await self.foreign.clear(scope)
 
     async def rehydrate_from_messages(
         self,
@@ -262,7 +266,7 @@ class WorkingLayer:
             self._row(keys, MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata))
             for content, metadata in turns[-most:]
         ]
-        return await self._store.rehydrate(keys, rows, self.bounds, only_if_empty=only_if_empty)
+        return await self.store.rehydrate(keys, rows, self.bounds, only_if_empty=only_if_empty)
 
     def render_for_prompt(self, entry: Any, scrubber: Scrubber | None = None) -> str:
         """One entry as a line of a prompt, `[working] user: Where is my order?`; see `render.render_entry`."""

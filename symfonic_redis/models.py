@@ -15,8 +15,10 @@ from symfonic_redis.scope import ScopeLike
 Durability = Literal["transient", "durable", "expired"]
 """How long a node should matter to consolidation: promote (`durable`), do not (`transient`), drop (`expired`)."""
 
-STMSummaryMode = Literal["off", "extractive", "llm"]
-"""How `summarize` answers. In the layer itself `llm` is extractive: a layer owns no model."""
+STMSummaryMode = Literal["off", "extractive", "llm", "salient"]
+"""How turns are summarized: not at all; by their first and last sentences; by a model; by what an agent needs to act.
+
+In the layer itself `llm` is extractive: a layer owns no model."""
 
 MIN_TTL, MAX_TTL = 0.001, 100 * 365 * 86_400
 """The shortest and the longest time to live, in seconds."""

@@ -40,6 +40,16 @@ def render_entry(entry: Any, scrubber: Scrubber | None = None) -> str:
     return f"{line} ({', '.join(extras[:_MAX_EXTRAS])})" if extras else line
 
 
+def render_line(speaker: str, text: str) -> str:
+    """One turn as `speaker: text`, its further lines indented; `- text` when no speaker is known.
+
+    So a line that begins with a speaker's name was said by that speaker, whatever a text holds.
+    """
+    name = " ".join(speaker.split())
+    lines = f"{name}: {text}" if name else f"- {text}"
+    return "\n  ".join(lines.splitlines()).rstrip()
+
+
 def _layer_name(entry: Any, default: str) -> str:
     layer = getattr(entry, "layer", default)
     return str(layer.value if isinstance(layer, Enum) else layer)

@@ -78,7 +78,7 @@ class Store:
         """
         _check_batch(rows)
         layer = mirror.layer if mirror else "working"
-        names = (keys.turns, keys.graph(layer), keys.edits(layer), keys.idem)
+        names = (keys.turns, keys.graph(layer), keys.edits(layer), keys.idem, keys.staged)
         args: list[str | bytes | int] = [
             bounds.window,
             bounds.rows,
@@ -120,13 +120,13 @@ class Store:
         """Append rows, oldest first, into an empty window or into any; return how many. See lua/rehydrate.lua."""
         _check_batch(rows)
         args: list[str | bytes | int] = [bounds.rows, _text(bounds.ttl), int(only_if_empty), *rows]
-        _, receipt = await self._write("rehydrate", keys, (keys.turns,), args)
+        _, receipt = await self._write("rehydrate", keys, (keys.turns, keys.staged), args)
         return int(receipt)
 
     async def clear(self, keys: ScopeKeys, *, layer: str | None) -> None:
-        """Empty the window and the evicted turns, and the mirror of `layer` when given. See lua/clear.lua."""
+        """Empty window, evicted and staged turns, summary, and the mirror of `layer` when given. See lua/clear.lua."""
         name = layer or "working"
-        names = (keys.turns, keys.graph(name), keys.edits(name))
+        names = (keys.turns, keys.graph(name), keys.edits(name), keys.staged, keys.summary)
         await self._write("clear", keys, names, [int(layer is not None)])
 
     async def add_node(self, keys: ScopeKeys, layer: str, payload: bytes, *, ttl: int | None) -> str:
@@ -139,12 +139,16 @@ class Store:
     async def window(self, keys: ScopeKeys, length: int) -> list[MemoryEntry]:
         """The newest `length` entries, oldest first, in one LRANGE. Damaged rows are skipped, counted, logged once."""
         rows = await self.read("get_context", keys.turns, "LRANGE", keys.turns, 0, length - 1)
+        return self.entries(keys, rows)
+
+    def entries(self, keys: ScopeKeys, rows: Sequence[bytes], first: int = 0) -> list[MemoryEntry]:
+        """Rows of the list, newest first, as entries, oldest first; `first` is the index of the newest one."""
         entries = []
         for index in range(len(rows) - 1, -1, -1):
             try:
                 entries.append(decode_entry(rows[index], keys.tenant))
             except CodecError as error:
-                self.damaged(keys.turns, index, error)
+                self.damaged(keys.turns, first + index, error)
         return entries
 
     async def read(self, operation: str, key: str, *command: str | bytes | int) -> Any:

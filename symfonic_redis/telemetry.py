@@ -28,6 +28,12 @@ duplicates = _meter.create_counter(
 )
 retries = _meter.create_counter("symfonic.retries", unit="{attempt}", description="Attempts after the first.")
 rows_damaged = _meter.create_counter("symfonic.rows.damaged", unit="{row}", description="Rows skipped on reading.")
+windows_degraded = _meter.create_counter(
+    "symfonic.windows.degraded", unit="{prompt}", description="Prompts without their recency block."
+)
+summaries_degraded = _meter.create_counter(
+    "symfonic.summaries.degraded", unit="{summary}", description="Summaries that are not what was asked for."
+)
 window_length = _meter.create_histogram("symfonic.window.length", unit="{turn}", description="Window after a push.")
 mirror_length = _meter.create_histogram("symfonic.mirror.length", unit="{node}", description="Mirror after a push.")
 

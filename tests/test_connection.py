@@ -16,9 +16,13 @@ from redis.asyncio import Redis
 from symfonic_redis import (
     ConfigurationError,
     KeyConflict,
+    MemoryRecord,
     MemoryUnavailable,
+    RedisMemoryLifecycle,
+    RedisMemoryWriter,
     StreamGraphStore,
     WorkingLayer,
+    WriteRequest,
     connect,
     health,
 )
@@ -28,6 +32,7 @@ from symfonic_redis.keys import config_key
 READS = ("+ping", "+get", "+info", "+lrange", "+llen", "+xrange", "+xlen", "+xdel", "+type")
 SCRIPTS = ("+evalsha", "+eval", "+time", "+hmget", "+hget", "+hset", "+rename", "+pexpire", "+persist", "+pexpireat")
 WRITES = ("+lpush", "+ltrim", "+unlink", "+xadd", "+xtrim", "+zscore", "+zadd", "+zrangebyscore", "+zrem", "+zrevrange")
+STAGES = ("+rpush", "+lrem")
 INDEX = ("+zcard", "+pttl", "+sadd", "+scard", "+hlen", "+hkeys", "+hdel", "+incr", "+xinfo", "+xpending", "+xrevrange")
 
 
@@ -101,7 +106,7 @@ async def test_a_user_who_may_not_write_the_configuration_is_told_to_run_init(se
 
 async def test_after_init_a_user_with_only_the_needed_commands_can_do_everything(redis, scope, turn, users):
     # The fixture `redis` is the admin who has written the configuration.
-    url = await users.make(f"~{redis.prefix}:*", *READS, *SCRIPTS, *WRITES, *INDEX)
+    url = await users.make(f"~{redis.prefix}:*", *READS, *SCRIPTS, *WRITES, *STAGES, *INDEX)
     async with connect(url, prefix=redis.prefix, deadline=5) as deployment:
         graph = StreamGraphStore(deployment, ttl=60)
         layer = WorkingLayer(deployment, 2, graph, ttl=60, working_graph_retention=2)
@@ -114,6 +119,10 @@ async def test_after_init_a_user_with_only_the_needed_commands_can_do_everything
         await layer.delete(scope, node.id)
         assert await graph.count(scope) == 3
         await layer.clear(scope)
+        records = [MemoryRecord(scope=scope, content="x", layer=name) for name in ("working", "semantic")]
+        await RedisMemoryWriter(layer).write(WriteRequest(scope, records))
+        await layer.clear(scope)
+        assert len((await RedisMemoryLifecycle(layer).flush(scope)).committed) == 1
         assert await layer.rehydrate_from_messages(scope, [{"role": "user", "content": "x"}]) == 1
         assert len(await layer.get_context(scope)) == 1
         assert (await health(deployment)).role == "master"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from symfonic_redis import StreamGraphStore, WorkingLayer
+from symfonic_redis import SharedSummaryCache, StreamGraphStore, WorkingLayer
 from symfonic_redis.codec import encode_entry
 from symfonic_redis.keys import scope_keys
 from symfonic_redis.retention import Bounds
@@ -214,6 +214,40 @@ async def test_a_node_costs_what_its_header_says(one_redis, scope):
 async def test_what_every_write_costs_is_what_its_header_says(one_redis, scope):
     least, begins = stated("once")[:2]
     store, keys = Store(one_redis), scope_keys(one_redis.prefix, scope)
-    rest = 2  # clear's own LLEN, of an empty scope, and the look at what is closed
+    rest = 4  # clear's own three looks, at an empty scope, and the one at what is closed
     assert await commands_of(one_redis, store.clear(keys, layer=None)) - rest == begins
     assert await commands_of(one_redis, store.clear(keys, layer=None)) - rest == least
+
+
+async def test_a_shared_summary_costs_what_its_headers_say(one_redis, scope):
+    one, other = SharedSummaryCache(one_redis), SharedSummaryCache(one_redis, lease=60)
+    granted, longer, without = stated("summary_claim")[:3]
+    kept, late = stated("summary_keep")[:2]
+
+    async def claim(cache: SharedSummaryCache, revision: str) -> bytes | None:
+        return (await cache.claim(scope, revision, [revision], max_chars=100)).token
+
+    async def keep(token: bytes | None, revision: str) -> bool:
+        return await one.keep(scope, revision, [revision], "text", token=token or b"", max_chars=100)
+
+    first = await claim(one, "r1")
+    await keep(first, "r1")
+    assert await commands_of(one_redis, claim(one, "r1")) == without
+    assert await commands_of(one_redis, claim(one, "r2")) == granted
+    assert await commands_of(one_redis, claim(one, "r2")) == without
+    assert await commands_of(one_redis, keep(first, "r2")) == late
+    await one_redis.call("test", "HDEL", scope_keys(one_redis.prefix, scope).summary, *await ends(one_redis, scope))
+    await one_redis.call("test", "PEXPIRE", scope_keys(one_redis.prefix, scope).summary, 50_000)
+    taken: list[bytes | None] = []
+
+    async def take() -> None:
+        taken.append(await claim(other, "r3"))
+
+    assert await commands_of(one_redis, take()) == longer
+    assert await commands_of(one_redis, keep(taken[0], "r3")) == kept
+
+
+async def ends(redis, scope) -> list[bytes]:
+    """The fields that say until when a summary is being written."""
+    fields = await redis.call("test", "HKEYS", scope_keys(redis.prefix, scope).summary)
+    return [field for field in fields if field.endswith(b":ends")]

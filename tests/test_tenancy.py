@@ -533,7 +533,7 @@ async def test_who_may_not_erase_erases_nothing(server, prefix):
 
 def test_every_key_of_a_scope_is_its_own():
     keys = scope_keys("p", ACME)
-    assert len(set(keys.everything)) == len(keys.everything) == 26
+    assert len(set(keys.everything)) == len(keys.everything) == 27
     assert set(keys.content) < set(keys.everything)
     assert all(key.startswith(f"{keys.base}:") for key in keys.everything)
     assert {keys.type_of(key) for key in keys.everything} == {"list", "hash", "stream", "zset", "string"}

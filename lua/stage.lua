@@ -1,0 +1,47 @@
+-- stage: put records among those of a scope that wait to be published, all or none, once. No read shows them until
+-- flush.lua publishes them.
+--
+-- A record waits as '<format> <layer> <id, encoded> <bytes of its body>', a line end, its body, and what a turn's node
+-- has beyond its row. The format is 1. The body is a window row for the working layer, a node for any other.
+--
+-- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[8]   turns     list: the window and the evicted turns, which live as long as what waits
+-- KEYS[9]   staged    list, oldest at the head: what waits
+-- KEYS[10]  idem      sorted set: see idem.lua
+-- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[7]   ttl of both lists in ms; '' keeps them
+-- ARGV[8]   at most so many records may wait
+-- ARGV[9]   at most so many bytes of them
+-- ARGV[10]  idempotency digest; '' for none
+-- ARGV[11]  how long to remember that, ms
+-- ARGV[12+] records, oldest first
+-- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 2 another operation had this
+--           idempotency key, 3 closed. The receipt is how many wait afterwards. Or {7, records, bytes}: they would be
+--           too many; so many wait already.
+-- COST      11 commands; what waits is read, to know its bytes
+--@include once
+--@include closed
+--@include scope
+--@include window
+--@include idem
+
+local waiting, bytes, added = redis.call('LRANGE', KEYS[9], 0, -1), 0, 0
+if remembered(KEYS[10], ARGV[10]) then
+    return {2, tostring(#waiting)}
+end
+for _, record in ipairs(waiting) do
+    bytes = bytes + #record
+end
+for i = 12, #ARGV do
+    added = added + #ARGV[i]
+end
+local count = #waiting + #ARGV - 11
+if count > tonumber(ARGV[8]) or bytes + added > tonumber(ARGV[9]) then
+    return {7, #waiting, bytes}
+end
+redis.call('RPUSH', KEYS[9], unpack(ARGV, 12))
+expire(KEYS[9], ARGV[7])
+expire(KEYS[8], ARGV[7])
+remember(KEYS[10], ARGV[10], ARGV[11])
+touch(lifetime(ARGV[7], ARGV[10] ~= '' and ARGV[11] or '0'))
+return {0, once(tostring(count))}

@@ -1,0 +1,262 @@
+"""The salient summary: what it keeps, in what words, that nothing breaks it, and how much it holds."""
+
+from __future__ import annotations
+
+import re
+import time
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recall import entries, own_dialogues, recall, transcripts
+from transcript_file import real_transcripts
+
+from symfonic_redis.salient import salient
+from symfonic_redis.summary import extractive
+
+OWN = own_dialogues()
+SPEAKERS = st.sampled_from(["user", "assistant", "", None, "Zoë 7", "a\nb", "\ud800"])
+PIECES = st.sampled_from(
+    [
+        "A-1",
+        "$5 ",
+        "Anna ",
+        "is ",
+        "? ",
+        ". ",
+        "\n- ",
+        "2. ",
+        "(",
+        ")",
+        '"',
+        "“",
+        "```\n",
+        "**",
+        ": ",
+        "; ",
+        "東京",
+        "は",
+    ]
+)
+CONTENTS = (
+    st.none()
+    | st.text(max_size=80)
+    | st.text(st.characters(), max_size=40)  # lone surrogates too
+    | st.text("?!.,;:()[]\"'`*-| \n\x00\x1f\u2028", max_size=40)
+    | st.lists(PIECES | st.text(max_size=4), max_size=40).map("".join)
+)
+TURNS = st.lists(
+    st.builds(lambda speaker, text: SimpleNamespace(content=text, metadata={"speaker": speaker}), SPEAKERS, CONTENTS),
+    max_size=8,
+)
+
+
+def told(*dialogue, max_chars=1000):
+    return salient(entries(list(dialogue)), max_chars)
+
+
+def by_rule(turns, chars):
+    return extractive(turns, max_chars=chars)[0]
+
+
+def of_value(turns, chars):
+    return salient(turns, chars)[0]
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+def test_a_bullet_names_its_speaker_and_says_what_its_values_are():
+    text, cut = told(
+        (
+            "user",
+            "Hello there! I would love to get some help today if I may. My customer number is KX-20417, thank you.",
+        ),
+        (
+            "assistant",
+            "Thanks so much for waiting. I have found it and everything looks good. The refund is $49.90 in total.",
+        ),
+        max_chars=90,
+    )
+    assert text == "- user: customer number is KX-20417\n- assistant: The refund is $49.90 in total."
+    assert not cut
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("It is in No. 5, Main St. 12 today. All is well.", "It is in No. 5, Main St. 12 today."),
+        ("It costs 3.5 kg. Fine. It is ok.", "It costs 3.5 kg."),
+        ("Dr. Smith signed it. Fine.", "Dr. Smith signed it."),
+        ("Am 3. Mai 2024 z. B. in Bonn. gut.", "Am 3. Mai 2024 z. B. in Bonn. gut."),
+        ("番号はA-12です。了解しました。", "番号はA-12です。"),
+        ("رقم الملف MR-20451؟", "رقم الملف MR-20451؟"),
+        ("मेरा ऑर्डर OD12345 है। ठीक।", "मेरा ऑर्डर OD12345 है।"),
+        ("Заказ № 88123. да", "Заказ № 88123. да"),
+    ],
+)
+def test_a_sentence_ends_where_a_reader_would_end_it(content, said):
+    assert told(("user", content), max_chars=0)[0].startswith(f"- user: {said}")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("Your orders:\n\n- A1B2C3\n- D4E5F6", "Your orders: A1B2C3; D4E5F6"),
+        ("1. **Lamp**\n   - Item ID: 4385534692", "1. Lamp; Item ID: 4385534692"),
+        ("| Bolt | M8-40 |", "Bolt | M8-40"),
+        ("```\nx = y_1 ** 2 ** 3\n- not_a: list\n```", "x = y_1 ** 2 ** 3; - not_a: list"),
+        ("Set `DB_POOL_MAX` and 2**3**4.", "Set `DB_POOL_MAX` and 2**3**4."),
+        ('He said "leave it at the back door".', 'He said "leave it at the back door".'),
+        ("see https://x.example/a?b=1&c=(2)", "see https://x.example/a?b=1&c=(2)"),
+    ],
+)
+def test_lists_and_code_survive(content, said):
+    assert told(("user", content))[0] == f"- user: {said}"
+
+
+def test_a_bare_answer_is_told_with_its_question():
+    text, _ = told(("assistant", "Fine. Could you tell me your user ID?"), ("user", "noor_5521"), max_chars=50)
+    assert "- user: (me your user ID?) noor_5521" in text
+
+
+def test_the_newest_mention_is_the_one_that_is_kept():
+    text, _ = told(
+        ("user", "The code AB-1234 was sent to me."),
+        ("assistant", "I see."),
+        ("user", "Please cancel the code AB-1234 now."),
+        max_chars=45,
+    )
+    assert text == "- user: Please cancel the code AB-1234 now."
+
+
+def test_what_does_not_fit_is_told():
+    turns = [("user", f"Take item number A-{n}00{n} please.") for n in range(9)]
+    assert told(*turns, max_chars=100)[1]
+    assert not told(*turns, max_chars=1000)[1]
+    assert not told(*turns, max_chars=0)[1]
+    assert told(*turns, max_chars=1) == ("", True)
+
+
+def test_nothing_gives_nothing():
+    assert told() == ("", False)
+    assert told(("user", ""), ("user", " \n"), ("user", "...")) == ("", False)
+    assert salient([SimpleNamespace(content=None, metadata=None), SimpleNamespace()]) == ("", False)
+
+
+def test_no_speaker_is_unknown_and_a_strange_one_stays_on_its_line():
+    turns = [SimpleNamespace(content="Pay $5.", metadata=m) for m in (None, {}, {"speaker": "a\n- b"}, {"speaker": 7})]
+    text, _ = salient(turns, 0)
+    assert text.split("\n") == ["- unknown: Pay $5.", "- unknown: Pay $5.", "- a - b: Pay $5.", "- 7: Pay $5."]
+
+
+# --- what nothing breaks -------------------------------------------------------------------------
+
+
+@given(TURNS, st.sampled_from([0, 1, 10, 40, 200, 1000]) | st.integers(0, 300))
+def test_any_text_gives_bullets_within_the_limit_and_always_the_same(turns, max_chars):
+    text, cut = salient(turns, max_chars)
+    assert (text, cut) == salient(turns, max_chars)
+    assert not max_chars or len(text) <= max_chars
+    assert not (cut and not max_chars)
+    text.encode()
+    names = {" ".join(str(one.metadata["speaker"] or "unknown").replace("\ud800", "\ufffd").split()) for one in turns}
+    for line in text.split("\n") if text else ():
+        assert any(line.startswith(f"- {name}: ") for name in names)
+    assert text.isprintable() or set(filter(lambda sign: not sign.isprintable(), text)).isdisjoint("\r\t\0\x1b\u2028")
+
+
+WHOLE = ["👨‍👩‍👧‍👦", "e\u0301", "か\u3099", "葛\U000e0100", "नि", "🇯🇵", "AB-12", "ミナト", "。", " ", "\n", "Zürich "]
+
+
+@given(st.lists(st.sampled_from(WHOLE), max_size=60).map("".join), st.integers(1, 120))
+def test_no_grapheme_is_cut(content, max_chars):
+    text, _ = told(("user", content), max_chars=max_chars)
+    rest = re.sub(
+        "|".join(map(re.escape, [*(one.strip() or one for one in WHOLE), "か", "葛"])), "", text[len("- user: ") :]
+    )
+    assert rest.strip(" …;") == ""
+
+
+VALUES = st.from_regex(r"\A[A-Z]{2}-[0-9]{4,8}\Z")
+
+
+@given(st.lists(VALUES, min_size=1, max_size=30, unique=True), st.integers(10, 200))
+def test_no_value_is_cut(values, max_chars):
+    text, cut = told(("user", "Take " + ", ".join(values) + " please."), max_chars=max_chars)
+    assert set(re.findall(r"[A-Z]{2}-\d+", text)) <= set(values)
+    assert cut or all(value in text for value in values)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "x" * 1_000_000,
+        "A-1 " * 250_000,
+        "東" * 1_000_000,
+        "「" * 1_000_000,
+        "\n" * 1_000_000,
+        "(" * 1_000_000,
+        "-/" * 500_000,
+    ],
+)
+@pytest.mark.parametrize("max_chars", [0, 1000])
+def test_a_megabyte_in_one_turn_takes_a_bounded_time(content, max_chars):
+    begun = time.process_time()
+    text, _ = told(("user", content), ("user", content[::-1]), max_chars=max_chars)
+    assert len(text) <= (max_chars or 20_000)
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("max_chars", [0, 1000, 50_000])
+def test_a_thousand_turns_take_a_bounded_time(max_chars):
+    turns = [turn for dialogue in OWN.values() for turn in dialogue] * 20
+    begun = time.process_time()
+    told(*turns[:1000], max_chars=max_chars)
+    assert time.process_time() - begun < 5
+
+
+# --- how much it holds ---------------------------------------------------------------------------
+
+SETTINGS = [(4, 300), (4, 500), (6, 500), (10, 500), (10, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "least"),
+    list(zip(SETTINGS, [(0.96, 0.95), (0.98, 0.97), (0.99, 0.99), (1.0, 1.0), (1.0, 1.0)], strict=True)),
+)
+def test_recall_on_real_transcripts(setting, least):
+    dialogues = transcripts(real_transcripts())
+    held, before = recall(dialogues, of_value, *setting), recall(dialogues, by_rule, *setting)
+    assert held >= least
+    assert held[1] >= least[1]
+    assert held[0] >= before[0]
+    assert held[1] >= before[1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "least"),
+    list(zip(SETTINGS, [(0.85, 0.82), (0.97, 0.91), (0.97, 0.91), (1.0, 0.95), (1.0, 1.0)], strict=True)),
+)
+def test_recall_on_dialogues_of_other_domains_and_languages(setting, least):
+    held, before = (recall(list(OWN.values()), summary, *setting) for summary in (of_value, by_rule))
+    assert held[0] >= max(least[0], before[0])
+    assert held[1] >= max(least[1], before[1])
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_value_of_a_dialogue_fits_into_a_thousand_characters(name):
+    assert recall([OWN[name]], of_value, 4, 1000) >= (0.99, 0.99)
+    assert recall([OWN[name]], of_value, 10, 1000) == pytest.approx((1, 1))
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(sorted(OWN)), st.integers(20, 600))
+def test_a_phrase_is_in_the_dialogues_own_words(name, max_chars):
+    turns = [turn for turn in OWN[name] if turn[0] != "call"]
+    text, _ = told(*turns, max_chars=max_chars)
+    said = "\n".join(content for _, content in turns)
+    for line in filter(None, text.split("\n")):
+        for word in line.partition(": ")[2].split():
+            assert word.strip("()…;") in said
