@@ -122,8 +122,8 @@ class WorkingLayer:
                 is safe under an `idempotency_key`.
             ServerRefused, KeyConflict: the server will not take it; nothing was written.
 
-        Cost: one round trip. The server works about three times as long as for a bare LPUSH and LTRIM script, four times
-        with the mirror.
+        Cost: one round trip. The server works about three times as long as for a bare LPUSH and LTRIM script, four
+        times with the mirror.
         """
         return await self.push_many(
             scope,
