@@ -1,8 +1,8 @@
 -- purge: close a scope and erase everything it has, once. It does not ask whether the scope is closed: it closes it.
 --
--- KEYS[1..7]  see once.lua and scope.lua
+-- KEYS[1..7]  see once.lua, scope.lua and feed.lua
 -- KEYS[8+]  every other key that the scope may have
--- ARGV[1..6]  see once.lua and scope.lua
+-- ARGV[1..6]  see once.lua, scope.lua and feed.lua
 -- ARGV[7]   for how many ms the scope stays closed; '' when it is closed from above
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is '<keys removed>
 --           <id of its entry in the feed, or ->'.
@@ -10,6 +10,7 @@
 --           background
 --@include once
 --@include scope
+--@include feed
 --@include tombstone
 
 local scopes = redis.call('ZCARD', KEYS[4])

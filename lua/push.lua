@@ -1,11 +1,11 @@
 -- push: append turns to a scope's window and mirror them, all or nothing, once.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   turns     list, newest at the head: the window, then the evicted turns
 -- KEYS[9]   graph     stream: the mirror of the working layer
 -- KEYS[10]  edits     hash: see edits.lua
 -- KEYS[11]  idem      sorted set: idempotency digest -> ms since the epoch at which it is forgotten
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   window, in turns
 -- ARGV[8]   rows to keep in all: window, evicted turns, and one more that tells of older ones
 -- ARGV[9]   ttl of the turns in ms; '' keeps them
@@ -22,6 +22,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include edits
 --@include window
 
@@ -39,6 +40,8 @@ if digest ~= '' then
     end
 end
 
+-- The scope is in the index as long as anything of it, its idempotency keys too: a purge finds it there.
+touch(lifetime(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0'))
 local count = tonumber(ARGV[14])
 -- The mirror first: a stream may refuse an entry, a list never does.
 local node = '-'
@@ -86,7 +89,5 @@ if digest ~= '' then
     redis.call('PEXPIREAT', KEYS[11], redis.call('ZREVRANGE', KEYS[11], 0, 0, 'WITHSCORES')[2])
 end
 
--- The scope stays in the index as long as anything of it, its idempotency keys too: a purge finds it there.
-touch(lifetime(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0'))
 local evicted = math.max(0, math.min(length, window) + count - window)
 return {0, once(math.min(length + count, window) .. ' ' .. evicted .. ' ' .. node), rows, nodes}

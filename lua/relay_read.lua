@@ -5,7 +5,7 @@
 -- was trimmed or erased unread is known: read = handled + trimmed + pending.
 --
 -- KEYS[1]  lease     see fence.lua
--- KEYS[2]  feed      stream: changes, see scope.lua; each relay is a consumer group
+-- KEYS[2]  feed      stream: changes, see feed.lua; each relay is a consumer group
 -- KEYS[3]  feed:seq  counter of the feed
 -- KEYS[4]  relay     hash: '<relay> read', 'handled', 'trimmed', 'dead', 'waiting', 'due' -> number, and
 --                    '<relay> f <id>' -> '<failures> <ms since the epoch of the next try>'

@@ -55,11 +55,11 @@ async def export(redis: Deployment | redis.Redis, scope: ScopeLike) -> AsyncIter
     for layer in MemoryLayer:
         first = "-"
         while first:
-            page = await store.nodes(keys, layer, first=first, count=PAGE)
+            page, more = await store.nodes(keys, layer, first=first, count=PAGE)
             for at, fields, edits in page:
                 yield node_line(keys, layer, at, fields, edits)
             nodes += len(page)
-            first = f"({page[-1][0]}" if len(page) == PAGE else ""
+            first = f"({page[-1][0]}" if more else ""
     yield end_line(len(rows), nodes)
 
 

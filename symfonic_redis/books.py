@@ -23,8 +23,8 @@ from symfonic_redis.keys import (
     tenant_keys,
     tenants_key,
 )
+from symfonic_redis.limits import HARD_CAP
 from symfonic_redis.scripts import script
-from symfonic_redis.store import HARD_CAP
 from symfonic_redis.telemetry import Operation
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
     Attributes:
         id: its stream id in the feed.
-        fields: see lua/scope.lua.
+        fields: see lua/feed.lua.
         again: some relay may have copied it already.
     """
 

@@ -1,7 +1,7 @@
 """One change of a scope, as the feed tells it, and how a feed's entry becomes one.
 
 An entry's fields are `s` (sequence number), `k` (kind), `p` (encoded path), and what the kind needs; see
-lua/scope.lua and the scripts that call its `publish`.
+lua/feed.lua and the scripts that call its `publish`.
 """
 
 from __future__ import annotations

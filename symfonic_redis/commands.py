@@ -108,6 +108,9 @@ def replay(
             print_json(_replay_record(report, base, broken))
         else:
             screen.print(_replay_table(report, base, window))
+        for outcome in report.outcomes:
+            if outcome.refused:
+                notes.print(Text(f"{outcome.conversation}: after {outcome.pushed} turns {outcome.refused}"))
         if not report.correct:
             wrong = [outcome.conversation for outcome in report.outcomes if not outcome.correct]
             raise SymfonicRedisError(f"{len(wrong)} conversations ended wrong, the first is {wrong[0]}")

@@ -73,8 +73,11 @@ def _advice(aof: str, policy: str, info: dict[str, str]) -> list[str]:
         advice.append("Turn the append-only file on (appendonly yes): without it a restart loses turns.")
     if info.get("aof_last_write_status") == "err":
         advice.append("The append-only file cannot be written: check the disk.")
-    if policy.startswith("allkeys"):
-        advice.append(f"The eviction policy {policy} may drop conversations under pressure: use noeviction.")
+    if policy not in ("noeviction", "unknown"):
+        advice.append(
+            f"The eviction policy {policy} may drop conversations, operation ids and tombstones under pressure, and "
+            "with them the promise that a turn is stored once: use noeviction."
+        )
     if info.get("role") == "slave":
         advice.append("This is a replica and takes no writes: connect to the master.")
     if not info:

@@ -14,7 +14,7 @@
     <prefix>:{0042}:<tenant>:<path>:import           string   id of the import that runs; what it has so far stands
                                                               below, as import:turns and so on, see lua/import_begin.lua
     <prefix>:{0042}:<tenant>:scopes                  zset     encoded paths, scored by when the scope is gone
-    <prefix>:{0042}:<tenant>:closed                  hash     tombstones -> until when, see lua/scope.lua
+    <prefix>:{0042}:<tenant>:closed                  hash     tombstones -> until when, see lua/closed.lua
     <prefix>:{0042}:<tenant>:ops, ops:old            hash     operation ids of closing and reopening
     <prefix>:{0042}:<tenant>:feed                    stream   changes of this partition's scopes
     <prefix>:{0042}:<tenant>:feed:seq                string   the feed's counter
@@ -122,7 +122,7 @@ class TenantKeys:
     dead: str
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)
 def tenant_keys(prefix: str, tenant: str, partition: int) -> TenantKeys:
     """The keys of `tenant`, as it is, in `partition`."""
     shard = f"{prefix}:{{{partition:04d}}}"
@@ -219,7 +219,7 @@ class ScopeKeys:
         return _TYPES.get(key.rpartition(":")[2], "stream")
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)
 def _scope_keys(prefix: str, tenant: str, path: str) -> ScopeKeys:
     encoded_path = encode_path(path)
     partition = partition_of(path)

@@ -36,6 +36,7 @@ ORDER = (
     "health",
     "nodes",
     "retention",
+    "limits",
     "store",
     "batches",
     "tenant_store",
