@@ -6,7 +6,7 @@
 -- ARGV[4]  the tenant, encoded
 -- LOCALS   path; lifetime(ttl, ttl); touch(ttl), which comes before the script's other writes, since an index of the
 --          wrong type must stop it there
--- COST     touch: 2 commands, 7 more for a scope's first write
+-- COST     touch: 2 commands, 8 more for a scope's first write
 
 local path = ARGV[3]
 
@@ -34,7 +34,9 @@ local function touch(ttl)
     local held = hold(KEYS[4], ttl, added and redis.call('ZCARD', KEYS[4]) == 1)
     if added or held then
         local first = redis.call('SADD', KEYS[5], ARGV[4]) == 1
-        hold(KEYS[5], ttl, first and redis.call('SCARD', KEYS[5]) == 1)
+        -- For as long as the tenant's own index, which may have been told long after this one.
+        local left = redis.call('PTTL', KEYS[4])
+        hold(KEYS[5], left < 0 and '' or left, first and redis.call('SCARD', KEYS[5]) == 1)
     end
     if added then
         local gone = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now), 'LIMIT', 0, 16)

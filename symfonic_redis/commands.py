@@ -200,9 +200,9 @@ def push(
         if as_json:
             print_json(receipt._asdict())
         elif receipt.duplicate:
-            typer.echo(f"stored before under this key; the window holds {receipt.window_length} turns")
+            typer.echo(f"stored before under this key; turns in the window: {receipt.window_length}")
         else:
-            typer.echo(f"stored; the window holds {receipt.window_length} turns, {receipt.evicted} left it")
+            typer.echo(f"stored; turns in the window: {receipt.window_length}; left it: {receipt.evicted}")
 
     run(url, prefix, deadline, act, feed=feed)
 

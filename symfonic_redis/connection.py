@@ -279,6 +279,6 @@ def deployment_of(target: Deployment | redis.Redis) -> Deployment:
 def _pool_of(client: object) -> redis.ConnectionPool:
     if not isinstance(client, redis.Redis):
         raise ConfigurationError(
-            f"a {type(client).__name__} is no connection: pass what connect() returns, a URL, or a redis.asyncio.Redis"
+            f"a {type(client).__name__} is no connection: pass what connect() returns, or a redis.asyncio.Redis client"
         )
     return client.connection_pool
