@@ -24,6 +24,7 @@
     <prefix>:{0042}:lease@<relay>                    string   who serves this partition's feeds now
     <prefix>:{0042}:lease@<relay>:token              string   counts the leases that were ever taken
     <prefix>:{0042}:feeds@<relay>                    set      encoded tenants whose feeds the relay has read
+    <prefix>:{0042}:relays                           set      names of the relays that have read a feed here
 
 `{0042}` is the partition: CRC32 of the scope path modulo 1,024, as the hash tag. All keys of a scope share a slot,
 so one script handles them atomically on Redis Cluster, and a tenant's conversations still spread over every shard
@@ -55,6 +56,7 @@ _TYPES = {
     "scopes": "zset",
     "closed": "hash",
     "tenants": "set",
+    "relays": "set",
     "seq": "string",
     "staged": "list",
     "meta": "hash",
@@ -153,6 +155,11 @@ def lease_key(prefix: str, partition: int, relay: str) -> str:
 def feeds_key(prefix: str, partition: int, relay: str) -> str:
     """The set of encoded tenants whose feeds of a partition the relay of that name has read."""
     return f"{prefix}:{{{partition:04d}}}:feeds@{relay}"
+
+
+def relays_key(prefix: str, partition: int) -> str:
+    """The set of names of the relays that have read a feed of a partition: a purge must find what they have noted."""
+    return f"{prefix}:{{{partition:04d}}}:relays"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ ORDER = (
     "books",
     "progress",
     "copier",
+    "patience",
     "relay",
     "__init__",
     "console",
