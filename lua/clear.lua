@@ -2,13 +2,13 @@
 -- the working layer's mirror, once. Records of other layers go on waiting.
 -- Operation ids and idempotency keys stay: a job redelivered after a clear must not bring its turn back.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   turns     list: the window and the evicted turns
 -- KEYS[9]   graph     stream: the mirror of the working layer
 -- KEYS[10]  edits     hash: see edits.lua
 -- KEYS[11]  staged    list: see stage.lua
 -- KEYS[12]  summary   hash: see summary_claim.lua
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   '1' to empty the mirror too, '0' to leave it
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is
 --           '<rows removed> <nodes removed> <staged records removed>'.
@@ -17,6 +17,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 
 local rows, nodes, withdrawn = redis.call('LLEN', KEYS[8]), 0, 0
 local waiting = redis.call('LRANGE', KEYS[11], 0, -1)

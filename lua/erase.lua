@@ -1,7 +1,7 @@
 -- erase: remove the entries of a scope from a feed, a bounded number at a time: they hold content. What says that the
 -- scope was purged stays. It may be repeated without harm.
 --
--- KEYS[1]  feed      stream: see scope.lua
+-- KEYS[1]  feed      stream: see feed.lua
 -- ARGV[1]  the scope's path, encoded
 -- ARGV[2]  '1' to remove also those of the scopes below it, '0' for this one alone
 -- ARGV[3]  where to go on: '-', or the id after '('

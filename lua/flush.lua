@@ -1,11 +1,11 @@
 -- flush: publish what waits in a scope, all at once, once: working records as turns of the window and its mirror, those
 -- of other layers as nodes of their layer. What this version cannot read goes on waiting.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   turns     list, newest at the head: the window, then the evicted turns
 -- KEYS[9]   staged    list, oldest at the head: what waits, see stage.lua
 -- KEYS[10+] the stream of each layer, then the edits of each, see edits.lua
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   window, in turns
 -- ARGV[8]   rows to keep in all, see push.lua
 -- ARGV[9]   ttl of the lists in ms; '' keeps them
@@ -20,6 +20,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include edits
 --@include window
 
@@ -50,6 +51,13 @@ for _, record in ipairs(records) do
         edited[place] = redis.call('HLEN', KEYS[place + layers])
     end
 end
+if #records > 0 then
+    local kept = '0'
+    for place in pairs(nodes) do
+        kept = (place ~= places['working'] or mirror ~= '') and ARGV[11] or kept
+    end
+    touch(lifetime(ARGV[9], kept))
+end
 local evicted = math.max(0, math.min(length, window) + #rows - window)
 local receipt = {math.min(length + #rows, window) .. ' ' .. evicted .. ' ' .. #left}
 -- The streams first: a stream may refuse an entry, a list never does.
@@ -68,7 +76,6 @@ for _, record in ipairs(records) do
     end
     receipt[#receipt + 1] = record.id .. ' ' .. record.layer .. ' ' .. id
 end
-local kept = '0'
 for place, held in pairs(nodes) do
     if place == places['working'] and mirror ~= '' and mirror ~= 'all' then
         trim(KEYS[place], KEYS[place + layers], edited[place], tonumber(mirror), held)
@@ -76,7 +83,6 @@ for place, held in pairs(nodes) do
     if place ~= places['working'] or mirror ~= '' then
         expire(KEYS[place], ARGV[11])
         expire(KEYS[place + layers], ARGV[11])
-        kept = ARGV[11]
     end
 end
 if #records > 0 then
@@ -91,6 +97,5 @@ if #records > 0 then
         expire(KEYS[9], ARGV[9])
     end
     publish('flush', 'n', #records)
-    touch(lifetime(ARGV[9], kept))
 end
 return {0, once(table.concat(receipt, ' '))}

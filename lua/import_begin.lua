@@ -1,10 +1,10 @@
 -- import_begin: open a place beside an empty scope in which an archive is put together, once. Readers see nothing of
 -- it until import_commit.lua; left alone, it expires. An import that began before and has not ended is given up.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   import    string: id of the import that may go on
 -- KEYS[9+]  what the scope may hold, see vacant.lua; then the keys beside it, in which the archive is put together
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   id of the import
 -- ARGV[8]   number of layers
 -- ARGV[9]   for how many ms the place is kept
@@ -13,6 +13,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include vacant
 
 if not vacant() then

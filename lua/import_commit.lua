@@ -1,10 +1,10 @@
 -- import_commit: put an archive that was put together in the place of an empty scope, whole, once.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   import    string: id of the import that may go on
 -- KEYS[9+]  what the scope may hold: turns, staged, the streams, their edits; then, in the same order and without
 --           staged, where the archive was put together
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   id of the import
 -- ARGV[8]   number of layers
 -- ARGV[9]   rows in all
@@ -17,6 +17,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include vacant
 --@include window
 
@@ -36,6 +37,10 @@ if rows ~= tonumber(ARGV[9]) or nodes ~= tonumber(ARGV[10]) then
     return {6, ''}
 end
 
+if rows + nodes > 0 then
+    touch(lifetime(rows > 0 and ARGV[11] or '0', nodes > 0 and ARGV[12] or '0'))
+end
+
 local function take(from, to, ttl)
     redis.call('UNLINK', to)
     if redis.call('EXISTS', from) == 1 then
@@ -50,7 +55,4 @@ for i = 1, 2 * layers do
 end
 redis.call('UNLINK', KEYS[8])
 publish('import', 'n', rows)
-if rows + nodes > 0 then
-    touch(lifetime(rows > 0 and ARGV[11] or '0', nodes > 0 and ARGV[12] or '0'))
-end
 return {0, once(rows .. ' ' .. nodes)}

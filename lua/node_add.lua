@@ -1,9 +1,9 @@
 -- node_add: append one node to a layer's stream, once.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   graph     stream: the nodes of the layer
 -- KEYS[9]   edits     hash: see edits.lua
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   ttl of the stream in ms; '' keeps it
 -- ARGV[8]   the layer's name
 -- ARGV[9]   the node
@@ -13,14 +13,16 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include window
 
 redis.call('XLEN', KEYS[8])
+local edited = redis.call('HLEN', KEYS[9])
+touch(ARGV[7])
 local id = redis.call('XADD', KEYS[8], '*', 'n', ARGV[9])
 expire(KEYS[8], ARGV[7])
-if redis.call('HLEN', KEYS[9]) > 0 then
+if edited > 0 then
     expire(KEYS[9], ARGV[7])
 end
 publish('node', 'l', ARGV[8], 'i', id, 'n', ARGV[9])
-touch(ARGV[7])
 return {0, once(id)}

@@ -1,9 +1,9 @@
 -- node_delete: remove a node and what was changed of it, once.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   graph     stream: the nodes of the layer
 -- KEYS[9]   edits     hash: see edits.lua
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   the layer's name
 -- ARGV[8]   the node's stream id
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is how many
@@ -12,6 +12,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include edits
 
 redis.call('HLEN', KEYS[9])

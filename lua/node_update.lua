@@ -1,18 +1,19 @@
 -- node_update: change properties or attributes of a node that is there, once. Names that were not changed stay.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   graph     stream: the nodes of the layer
 -- KEYS[9]   edits     hash: see edits.lua
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   the layer's name
 -- ARGV[8]   the node's stream id
 -- ARGV[9+]  name, value, name, value, ...; no name holds a space
--- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is '1', or
---           '0' when there is no such node.
+-- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is '1', '0'
+--           when there is no such node, '-1' when more than 1,000 names of it would be changed: nothing was written.
 -- COST      10 commands, 1 more when the stream has a time to live
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include window
 
 redis.call('HLEN', KEYS[9])
@@ -32,6 +33,9 @@ for i = 9, #ARGV, 2 do
     end
     fields[#fields + 1] = id .. ' ' .. ARGV[i]
     fields[#fields + 1] = ARGV[i + 1]
+end
+if #names > 1000 then
+    return {0, once('-1')}
 end
 redis.call('HSET', KEYS[9], id, table.concat(names, ' '), id .. ' at', string.format('%.0f', now), unpack(fields))
 local ttl = redis.call('PTTL', KEYS[8])

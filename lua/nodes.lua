@@ -4,16 +4,34 @@
 -- KEYS[2]  edits     hash: see edits.lua
 -- ARGV[1]  first id, as XRANGE takes it: '-', an id, or '(' and an id
 -- ARGV[2]  last id, likewise
--- ARGV[3]  at most so many
+-- ARGV[3]  at most so many; the page also ends after a megabyte
 -- ARGV[4]  '1' for newest first, '0' for oldest first
--- RETURNS  {entries, edits}: entries as of XRANGE; edits one list for each entry, {name, value, ...}, empty for most
--- COST     2 commands; with edits 1 more for each entry, and 1 more for each edited one
+-- RETURNS  {entries, edits, more}: entries as of XRANGE; edits one list for each entry, {name, value, ...}, empty for
+--          most; more is 1 when there may be another page
+-- COST     2 commands, 1 more for each 20 entries; with edits 1 more for each entry, and 1 more for each edited one
 
-local entries
-if ARGV[4] == '1' then
-    entries = redis.call('XREVRANGE', KEYS[1], ARGV[2], ARGV[1], 'COUNT', ARGV[3])
-else
-    entries = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
+local first, last, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local entries, bytes, more = {}, 0, true
+while more and #entries < wanted and bytes < 1048576 do
+    local page
+    local most = math.min(20, wanted - #entries)
+    if ARGV[4] == '1' then
+        page = redis.call('XREVRANGE', KEYS[1], last, first, 'COUNT', most)
+    else
+        page = redis.call('XRANGE', KEYS[1], first, last, 'COUNT', most)
+    end
+    for _, entry in ipairs(page) do
+        entries[#entries + 1] = entry
+        for _, field in ipairs(entry[2]) do
+            bytes = bytes + #field
+        end
+    end
+    more = #page == most
+    if more and ARGV[4] == '1' then
+        last = '(' .. page[most][1]
+    elseif more then
+        first = '(' .. page[most][1]
+    end
 end
 local edits = {}
 if redis.call('HLEN', KEYS[2]) > 0 then
@@ -34,4 +52,4 @@ if redis.call('HLEN', KEYS[2]) > 0 then
         edits[i] = edited
     end
 end
-return {entries, edits}
+return {entries, edits, more and 1 or 0}

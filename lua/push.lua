@@ -1,12 +1,12 @@
 -- push: append turns to a scope's window and mirror them, all or nothing, once.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   turns     list, newest at the head: the window, then the evicted turns
 -- KEYS[9]   graph     stream: the mirror of the working layer
 -- KEYS[10]  edits     hash: see edits.lua
 -- KEYS[11]  idem      sorted set: see idem.lua
 -- KEYS[12]  staged    list: what waits to be published, which lives as long as the turns
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   window, in turns
 -- ARGV[8]   rows to keep in all: window, evicted turns, and one more that tells of older ones
 -- ARGV[9]   ttl of the turns in ms; '' keeps them
@@ -23,6 +23,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include edits
 --@include window
 --@include idem
@@ -38,6 +39,8 @@ if remembered(KEYS[11], digest) then
     return {2, math.min(length, window) .. ' 0 -'}
 end
 
+-- The scope is in the index as long as anything of it, its idempotency keys too: a purge finds it there.
+touch(lifetime(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0'))
 local count = tonumber(ARGV[14])
 -- The mirror first: a stream may refuse an entry, a list never does.
 local node = '-'
@@ -78,7 +81,5 @@ local rows = append(KEYS[8], ARGV, 15, count, length, tonumber(ARGV[8]), ARGV[9]
 expire(KEYS[12], ARGV[9])
 remember(KEYS[11], digest, ARGV[13])
 
--- The scope stays in the index as long as anything of it, its idempotency keys too: a purge finds it there.
-touch(lifetime(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0'))
 local evicted = math.max(0, math.min(length, window) + count - window)
 return {0, once(math.min(length + count, window) .. ' ' .. evicted .. ' ' .. node), rows, nodes}

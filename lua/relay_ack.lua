@@ -7,10 +7,15 @@
 -- ARGV[3]  the relay's name, its group's too
 -- ARGV[4]  ms until the first of those that wait for another try is due; '' when none waits
 -- ARGV[5+] ids of the changes that are done
--- RETURNS  {-1} fenced off; {1, done, pending}: how many were not noted before, and how many are still unfinished
--- COST     7 commands, 2 more for each 1,000 ids
+-- RETURNS  {-1} fenced off; {0} the feed or its group is gone, nothing was written; {1, done, pending}:
+--          how many were not noted before, and how many are still unfinished
+-- COST     8 commands, 2 more for each 1,000 ids; 5 when the group is gone
 --@include fence
+--@include group
 
+if not known then
+    return {0}
+end
 local feed, relay, done = KEYS[2], ARGV[3], 0
 for first = 5, #ARGV, 1000 do
     local last = math.min(first + 999, #ARGV)

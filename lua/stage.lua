@@ -4,11 +4,11 @@
 -- A record waits as '<format> <layer> <id, encoded> <bytes of its body>', a line end, its body, and what a turn's node
 -- has beyond its row. The format is 1. The body is a window row for the working layer, a node for any other.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   turns     list: the window and the evicted turns, which live as long as what waits
 -- KEYS[9]   staged    list, oldest at the head: what waits
 -- KEYS[10]  idem      sorted set: see idem.lua
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   ttl of both lists in ms; '' keeps them
 -- ARGV[8]   at most so many records may wait
 -- ARGV[9]   at most so many bytes of them
@@ -22,6 +22,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 --@include window
 --@include idem
 
@@ -39,9 +40,9 @@ local count = #waiting + #ARGV - 11
 if count > tonumber(ARGV[8]) or bytes + added > tonumber(ARGV[9]) then
     return {7, #waiting, bytes}
 end
+touch(lifetime(ARGV[7], ARGV[10] ~= '' and ARGV[11] or '0'))
 redis.call('RPUSH', KEYS[9], unpack(ARGV, 12))
 expire(KEYS[9], ARGV[7])
 expire(KEYS[8], ARGV[7])
 remember(KEYS[10], ARGV[10], ARGV[11])
-touch(lifetime(ARGV[7], ARGV[10] ~= '' and ARGV[11] or '0'))
 return {0, once(tostring(count))}

@@ -5,9 +5,9 @@
 --   by    token of who writes the next
 --   ends  ms since the epoch at which that right ends
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   summary   hash
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   variant
 -- ARGV[8]   revision wanted
 -- ARGV[9]   token of the caller
@@ -18,6 +18,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 
 local variant = ARGV[7] .. ':'
 local found = redis.call('HMGET', KEYS[8], variant .. 'rev', variant .. 'row', variant .. 'ends')

@@ -1,9 +1,9 @@
 -- summary_keep: keep the summary that a claim gave the right to write, once. The right is gone when another took it
 -- after it ended, and when the scope was cleared or purged meanwhile.
 --
--- KEYS[1..7]  see once.lua, closed.lua and scope.lua
+-- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
 -- KEYS[8]   summary   hash: see summary_claim.lua
--- ARGV[1..6]  see once.lua, closed.lua and scope.lua
+-- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
 -- ARGV[7]   variant
 -- ARGV[8]   revision of the turns that the row summarizes
 -- ARGV[9]   token of the caller
@@ -15,6 +15,7 @@
 --@include once
 --@include closed
 --@include scope
+--@include feed
 
 local variant = ARGV[7] .. ':'
 local kept = redis.call('HGET', KEYS[8], variant .. 'by') == ARGV[9]

@@ -32,8 +32,8 @@ class Imported(NamedTuple):
 async def export(redis: Deployment | redis.Redis, scope: ScopeLike) -> AsyncIterator[str]:
     """The lines of a scope's archive, without line ends, in ASCII: its turns, the evicted ones too, and all its nodes.
 
-    Lossless: rows and nodes as they are stored, nodes with their ids and with what was changed of them. What is staged
-    and idempotency keys are not part of it. How long keys had left to live is noted, for people. The turns are of one
+    Lossless: rows and nodes as they are stored, nodes with their ids and with what was changed of them. Idempotency
+    keys are not part of it. How long keys had left to live is noted, for people. The turns are of one
     moment; of nodes that are written meanwhile, some may be in and some not.
 
     Args:
@@ -55,11 +55,11 @@ async def export(redis: Deployment | redis.Redis, scope: ScopeLike) -> AsyncIter
     for layer in MemoryLayer:
         first = "-"
         while first:
-            page = await store.nodes(keys, layer, first=first, count=PAGE)
+            page, more = await store.nodes(keys, layer, first=first, count=PAGE)
             for at, fields, edits in page:
                 yield node_line(keys, layer, at, fields, edits)
             nodes += len(page)
-            first = f"({page[-1][0]}" if len(page) == PAGE else ""
+            first = f"({page[-1][0]}" if more else ""
     yield end_line(len(rows), nodes)
 
 
@@ -73,7 +73,8 @@ async def import_(
 ) -> Imported:
     """Bring an archive into an empty scope: all of it or nothing, once.
 
-    All lines are checked before anything is written. Then they are put together beside the scope, where no reader
+    All lines are checked before anything is written: also that no time is over a day ahead of the server's, and that
+    nothing was changed of a node that cannot be. Then they are put together beside the scope, where no reader
     sees them, and moved into their place by one call, which also decides whether the scope is still empty. Left alone
     half-way, as by a crash, what was put together goes with the next import, a purge, or after an hour.
 
@@ -87,7 +88,7 @@ async def import_(
         ttl: seconds after which the turns vanish unless the scope is written; None keeps them.
         mirror_ttl: seconds after which the nodes vanish unless they are written to; None keeps them.
 
-    Cost: two round trips, and one for each 250 turns or nodes or 512 KiB.
+    Cost: three round trips, and one for each 250 turns or nodes or 512 KiB.
 
     Raises:
         InvalidInput: a line is damaged or missing, the scope is not empty, or another import into it began later;
@@ -99,13 +100,13 @@ async def import_(
     keys = scope_keys(store.deployment.prefix, scope)
     kept = check_ttl(ttl), check_ttl(mirror_ttl)
     again = await _repeatable(lines)
-    limit = store.deployment.max_row_bytes
-    for _ in read_lines(again, keys, limit=limit):
+    limit, latest = store.deployment.max_row_bytes, await store.latest()
+    for _ in read_lines(again, keys, limit=limit, latest=latest):
         pass
     import_id = os.urandom(16).hex()
     await store.begin(keys, import_id)
     turns = nodes = 0
-    for records in _batches(read_lines(again, keys, limit=limit)):
+    for records in _batches(read_lines(again, keys, limit=limit, latest=latest)):
         await store.add(keys, import_id, records)
         if isinstance(records[0], Row):
             turns += len(records)

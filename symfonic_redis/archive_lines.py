@@ -22,9 +22,10 @@ from zlib import crc32
 
 from symfonic_redis.codec import decode, decode_entry, encode
 from symfonic_redis.errors import CodecError, InvalidInput
-from symfonic_redis.keys import ScopeKeys, decode_path
+from symfonic_redis.keys import ScopeKeys, decode_id, decode_path, encode_id
+from symfonic_redis.limits import MAX_CHANGED
 from symfonic_redis.models import MemoryLayer
-from symfonic_redis.nodes import decode_node
+from symfonic_redis.nodes import CHANGEABLE, decode_node
 from symfonic_redis.scope import SCOPE_PATH_DELIMITER
 
 FORMAT = "symfonic-redis"
@@ -33,7 +34,7 @@ VERSION = 1
 
 _STREAM_ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
 _LARGEST = (1 << 64) - 1
-_EDIT = re.compile(r"at|[ap]:[!-~]+")
+_AHEAD = "says a time that lies ahead of the server's"
 _LAYERS = frozenset(layer.value for layer in MemoryLayer)
 
 
@@ -59,7 +60,7 @@ class Entry(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(map(len, self.fields.values())) + sum(map(len, self.edits.values()))
+        return sum(len(name) + len(value) for part in (self.fields, self.edits) for name, value in part.items())
 
 
 def header_line(keys: ScopeKeys, ttls: Mapping[str, int]) -> str:
@@ -105,18 +106,20 @@ def end_line(turns: int, nodes: int) -> str:
     return _line({"end": True, "turns": turns, "nodes": nodes})
 
 
-def read_lines(lines: Iterable[str], keys: ScopeKeys, *, limit: int) -> Iterator[Row | Entry]:
+def read_lines(lines: Iterable[str], keys: ScopeKeys, *, limit: int, latest: int = _LARGEST) -> Iterator[Row | Entry]:
     """Check an archive line by line; yield what it holds, for the scope of `keys`. Blank lines are skipped.
 
     Args:
         lines: of the archive.
         keys: of the scope that it is meant for. A node says whose it is: it is made this tenant's.
         limit: the longest row allowed, in bytes.
+        latest: the latest time allowed of a node or a change, in ms since the epoch. A stream takes no entry before
+            its newest one's time: a node of the future would stop all that come after it.
 
     Raises:
         InvalidInput: a line is damaged, missing or of a newer version; it says which.
     """
-    reader = _Reader(keys, limit)
+    reader = _Reader(keys, limit, latest)
     number = 0
     for number, line in enumerate(lines, 1):
         try:
@@ -136,8 +139,8 @@ class _Refused(Exception):  # noqa: N818 - a verdict on one line, which the call
 class _Reader:
     """Where the reading of an archive stands."""
 
-    def __init__(self, keys: ScopeKeys, limit: int) -> None:
-        self._keys, self._limit = keys, limit
+    def __init__(self, keys: ScopeKeys, limit: int, latest: int) -> None:
+        self._keys, self._limit, self._latest = keys, limit, latest
         self._begun = False
         self.ended = False
         self._turns = self._nodes = 0
@@ -195,11 +198,14 @@ class _Reader:
         place = (int(found[1]), int(found[2])) if found else (0, 0)
         if max(place) > _LARGEST or place <= self._newest.get(layer, (0, 0)):
             raise _Refused("is out of order, or its id is none")
+        if place[0] > self._latest:
+            raise _Refused(_AHEAD)
         entry = Entry(
             layer, at, _named(fields), {name.decode("utf-8", "replace"): value for name, value in _named(edits).items()}
         )
-        if not entry.fields or not all(map(_EDIT.fullmatch, entry.edits)):
+        if not 0 < len(entry.fields) <= MAX_CHANGED:
             raise _Refused("is no node")
+        self._changes(entry.edits)
         for value in (*entry.fields.values(), *entry.edits.values()):
             self._fits(value)
         self._adopt(entry.fields)
@@ -207,6 +213,16 @@ class _Reader:
         self._newest[layer] = place
         self._nodes += 1
         return entry
+
+    def _changes(self, edits: Mapping[str, bytes]) -> None:
+        """Refuse changes that no node can have, also of one that is damaged."""
+        if len(edits) - ("at" in edits) > MAX_CHANGED:
+            raise _Refused(f"changes over {MAX_CHANGED} names of a node")
+        if not all(map(_can_change, edits)):
+            raise _Refused("changes what cannot change of a node")
+        when = edits.get("at", b"")
+        if when.isdigit() and (len(when) > len(str(_LARGEST)) or int(when) > self._latest):
+            raise _Refused(_AHEAD)
 
     def _adopt(self, fields: dict[bytes, bytes]) -> None:
         """Make a whole node this tenant's; a mirrored turn says nothing of a tenant."""
@@ -241,6 +257,15 @@ def _readable(record: dict[str, Any], read: Any) -> None:
     else:
         if "damaged" in record:
             raise _Refused("is damaged, it says so of a row that is not")
+
+
+def _can_change(name: str) -> bool:
+    """Whether a name is one that `nodes.encode_changes` writes, or the time of the change."""
+    kind, _, rest = name.partition(":")
+    try:
+        return name == "at" or (kind == "a" and rest in CHANGEABLE) or name == f"p:{encode_id(decode_id(rest))}"
+    except ValueError:
+        return False
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -14,6 +14,9 @@ from symfonic_redis.store import Store
 PATIENCE = 3_600_000
 """Milliseconds that an import may take. One that ends half-way is gone after that, at the latest."""
 
+TOLERANCE = 86_400_000
+"""Milliseconds by which an archive's times may lie ahead of the server's: its clock may be behind another's."""
+
 _TAKEN = 5
 """The state in which a script reports that the scope holds something."""
 
@@ -36,6 +39,11 @@ class ArchiveStore(Store):
         names = keys.filed[: 1 + _LAYERS]
         left = await self.deployment.call_many("export", [("PTTL", name) for name in names])
         return {name.removeprefix(f"{keys.base}:"): ms for name, ms in zip(names, left, strict=True) if ms >= 0}
+
+    async def latest(self) -> int:
+        """The latest time that what is imported may have, in ms since the epoch. One TIME."""
+        seconds, _ = await self.deployment.call("import", "TIME")
+        return int(seconds) * 1000 + TOLERANCE
 
     async def begin(self, keys: ScopeKeys, import_id: str) -> None:
         """Open a place beside an empty scope. See lua/import_begin.lua."""

@@ -20,16 +20,17 @@ from symfonic_redis.keys import (
     encode_id,
     feeds_key,
     lease_key,
+    relays_key,
     tenant_keys,
     tenants_key,
 )
+from symfonic_redis.limits import HARD_CAP
 from symfonic_redis.scripts import script
-from symfonic_redis.store import HARD_CAP
 from symfonic_redis.telemetry import Operation
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _PIPELINE = 1024
-_FENCED = -1
+_FENCED, _GONE = -1, 0
 _TRIPLE = 3
 
 
@@ -42,7 +43,7 @@ class Entry(NamedTuple):
 
     Attributes:
         id: its stream id in the feed.
-        fields: see lua/scope.lua.
+        fields: see lua/feed.lua.
         again: some relay may have copied it already.
     """
 
@@ -153,30 +154,35 @@ class Books:
         await self._run("relay_release", [key], [lease.value, self._milliseconds])
 
     async def read(self, lease: Lease, tenant: str, limit: int) -> Batch:
-        """The next changes of a feed; unfinished ones first. See lua/relay_read.lua.
+        """The next changes of a feed; unfinished ones first, none of a feed that is gone. See lua/relay_read.lua.
 
         Raises:
             LeaseLost: the partition is another process's.
         """
         keys = self._keys(lease, tenant)
-        feeds = feeds_key(self.deployment.prefix, lease.partition, self.name)
-        names = [keys.feed, keys.feed_seq, keys.relay, feeds]
+        prefix, partition = self.deployment.prefix, lease.partition
+        feeds = feeds_key(prefix, partition, self.name)
+        names = [keys.feed, keys.feed_seq, keys.relay, feeds, relays_key(prefix, partition)]
         args: list[str | int] = [self.name, self.holder, limit, encode_id(tenant)]
-        _, unfinished, new, failures = await self._fenced("relay_read", lease, names, args)
+        reply = await self._fenced("relay_read", lease, names, args)
+        if reply[0] == _GONE:
+            return Batch([], {})
+        _, unfinished, new, failures = reply
         entries = [Entry(at.decode(), _pairs(fields), again=True) for at, fields in unfinished]
         entries += [Entry(at.decode(), _pairs(fields), again=False) for at, fields in new]
         triples = zip(*(iter(failures),) * _TRIPLE, strict=True)
         return Batch(entries, {at.decode(): Failure(times, wait) for at, times, wait in triples})
 
     async def ack(self, lease: Lease, tenant: str, done: Sequence[str], wait: float | None) -> int:
-        """Note what is done, and in how many seconds what failed is due; return how many it was.
+        """Note what is done, and in how many seconds what failed is due; return how many it was: 0 of a gone feed.
 
         Raises:
             LeaseLost: the partition is another process's; nothing was noted.
         """
         keys = self._keys(lease, tenant)
         args: list[str | int] = [self.name, "" if wait is None else int(1000 * wait), *done]
-        return int((await self._fenced("relay_ack", lease, [keys.feed, keys.relay], args))[1])
+        reply = await self._fenced("relay_ack", lease, [keys.feed, keys.relay], args)
+        return 0 if reply[0] == _GONE else int(reply[1])
 
     async def fail(  # noqa: PLR0917 - one row of the books
         self, lease: Lease, tenant: str, at: str, count: int, wait: float | None, error: str
@@ -189,7 +195,8 @@ class Books:
         keys = self._keys(lease, tenant)
         cap = (self.deployment.feed or 1000) * HARD_CAP
         args: list[str | int] = [self.name, at, count, "" if wait is None else int(1000 * wait), error, cap]
-        return bool((await self._fenced("relay_fail", lease, [keys.feed, keys.relay, keys.dead], args))[1])
+        reply = await self._fenced("relay_fail", lease, [keys.feed, keys.relay, keys.dead], args)
+        return reply[0] != _GONE and bool(reply[1])
 
     async def feeds(self) -> set[Feed]:
         """Every feed of a tenant with a scope, and every one that this relay has read: a purge may have been the last.

@@ -1,7 +1,7 @@
 """One change of a scope, as the feed tells it, and how a feed's entry becomes one.
 
 An entry's fields are `s` (sequence number), `k` (kind), `p` (encoded path), and what the kind needs; see
-lua/scope.lua and the scripts that call its `publish`.
+lua/feed.lua and the scripts that call its `publish`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Change:
     """One thing that happened to a scope.
 
     Attributes:
-        kind: `push`, `node`, `update`, `delete`, `rehydrate`, `flush`, `clear`, `purge`, whatever a newer writer adds;
+        kind: `push`, `node`, `update`, `delete`, `rehydrate`, `import`, `clear`, `purge`, whatever a newer writer adds;
             or `missed`: changes are gone before they were read.
         tenant: whose.
         partition: of the feed, 0 to 1,023. Sequence numbers count within it, for this tenant.
@@ -59,7 +59,7 @@ class Change:
         node: the node as it was written, of `push` and `node`; later updates are changes of their own.
         entry: the turn, of `push`.
         updates: of `update`: attributes by name, and under `properties` each property that changed.
-        count: of `rehydrate`, `flush`, `purge`: how many rows or nodes. Of `missed`: how many changes of this
+        count: of `rehydrate` and `import`: how many turns. Of `missed`: how many changes of this
             partition and tenant, whichever their scope; None when the feed was erased and numbered anew, so that
             nobody can know.
         mirror: of `clear`: whether the mirror was emptied too.

@@ -15,8 +15,10 @@ from symfonic_redis.errors import SymfonicRedisError
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; exits the process."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
+    # Only before `--`: what follows it is content, whatever it says.
+    options = given[: given.index("--")] if "--" in given else given
+    debug = "--debug" in options
+    given = [argument for argument in options if argument != "--debug"] + given[len(options) :]
     try:
         # Typer and rich are an extra; importing these adds their subcommands to the app.
         from symfonic_redis import commands, commands_feed, commands_tenant  # noqa: F401, PLC0415 - the same
@@ -33,6 +35,10 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        if debug:
+            raise
+        _fail(f"the output cannot be written: {error.strerror}")
 
 
 def _fail(message: str) -> NoReturn:

@@ -62,7 +62,7 @@ def _check(value: object) -> None:
             if kind in _SIMPLE:
                 continue
             if kind is dict:
-                below.extend(item)
+                below.extend(_keys(item))
                 below.extend(item.values())
             elif kind is list or kind is tuple:
                 below.extend(item)
@@ -73,6 +73,24 @@ def _check(value: object) -> None:
                     f"a value of type {kind.__name__} cannot be stored: convert it to a str, number, list or dict"
                 )
         level = below
+
+
+def _keys(mapping: dict[Any, Any]) -> list[Any]:
+    """The keys of a dict as they will come back, Enums as their values: hashable, and still different."""
+    if all(type(key) is str for key in mapping):
+        return []  # nothing to check
+    keys = [_plain(key) for key in mapping]
+    if any(isinstance(key, list | dict) for key in keys) or len(set(keys)) != len(keys):
+        raise InvalidInput("a dict's keys, Enums taken by value, are no keys or not different: change them")
+    return keys
+
+
+def _plain(value: object) -> Any:
+    while isinstance(value, Enum):
+        value = value.value
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return value
 
 
 def _comes_back(value: datetime) -> bool:

@@ -108,6 +108,9 @@ def replay(
             print_json(_replay_record(report, base, broken))
         else:
             screen.print(_replay_table(report, base, window))
+        for outcome in report.outcomes:
+            if outcome.refused:
+                notes.print(Text(f"{outcome.conversation}: after {outcome.pushed} turns {outcome.refused}"))
         if not report.correct:
             wrong = [outcome.conversation for outcome in report.outcomes if not outcome.correct]
             raise SymfonicRedisError(f"{len(wrong)} conversations ended wrong, the first is {wrong[0]}")
@@ -197,9 +200,9 @@ def push(
         if as_json:
             print_json(receipt._asdict())
         elif receipt.duplicate:
-            typer.echo(f"stored before under this key; the window holds {receipt.window_length} turns")
+            typer.echo(f"stored before under this key; turns in the window: {receipt.window_length}")
         else:
-            typer.echo(f"stored; the window holds {receipt.window_length} turns, {receipt.evicted} left it")
+            typer.echo(f"stored; turns in the window: {receipt.window_length}; left it: {receipt.evicted}")
 
     run(url, prefix, deadline, act, feed=feed)
 

@@ -44,7 +44,7 @@ async def verify(call: Call, prefix: str, endpoint: str) -> None:
         except AccessDenied as error:
             raise ConfigurationError(
                 f"the prefix {prefix!r} on {endpoint} has no configuration yet and this user may not write it: "
-                "run `symfonic-redis init` once as a user who may"
+                f"run `symfonic-redis init --prefix {prefix}` once as a user who may"
             ) from error
         stored = await call("connect", "GET", key)
     try:

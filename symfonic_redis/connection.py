@@ -26,7 +26,7 @@ from symfonic_redis.options import ATTEMPT_TIMEOUT, DEADLINE, MAX_CONNECTIONS, M
 from symfonic_redis.retry import persist
 from symfonic_redis.scripts import Script
 from symfonic_redis.urls import embedded_port, fake_pool, read_url
-from symfonic_redis.wire import exchange, exchange_many
+from symfonic_redis.wire import Wire
 
 
 class Deployment:
@@ -52,14 +52,14 @@ class Deployment:
         self.attempt_timeout = options.get("attempt_timeout", ATTEMPT_TIMEOUT)
         self.max_row_bytes = options.get("max_row_bytes", MAX_ROW_BYTES)
         self.feed = options.get("feed")
-        self._gate = asyncio.Semaphore(options.get("max_connections", MAX_CONNECTIONS))
+        self._max_connections = options.get("max_connections", MAX_CONNECTIONS)
         self.permitted: set[str] = set()
         self._target = target
         self._scheme = ""
         self.attributes: dict[str, str | int] = {"db.system.name": "redis"}
         self._server: EmbeddedServer | None = None
         self._owns_pool = isinstance(target, str)
-        self._pool: redis.ConnectionPool | None = None
+        self._wire: Wire | None = None
         self._opened = False
         self._closed = False
         self._opening: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class Deployment:
             port = int(options.get("port") or 6379)
             self.attributes["server.port"] = port
             self.endpoint = f"{address}:{port}"
-        self._pool = pool
+        self._wire = Wire(pool, self._max_connections, owned=self._owns_pool)
 
     def _make_pool(self, url: str) -> redis.ConnectionPool:
         # Refused outside the handler: the driver's message may quote the URL, and with it the password.
@@ -130,11 +130,17 @@ class Deployment:
             # Calls that come first at once open once, and share what comes of it.
             if self._opening is None or self._opening.done():
                 self._opening = asyncio.create_task(self._open())
-            await asyncio.shield(self._opening)
+            try:
+                await asyncio.shield(self._opening)
+            except asyncio.CancelledError:
+                caller = asyncio.current_task()
+                if self._opening.cancelled() and not (caller and caller.cancelling()):
+                    raise ConfigurationError("this deployment was closed while it opened") from None
+                raise
         return self
 
     async def _open(self) -> None:
-        if self._pool is None:
+        if self._wire is None:
             self._use(await self._start())
         await config.verify(self._call, self.prefix, self.endpoint)
         await config.verify_version(self._call, self.endpoint)
@@ -154,8 +160,8 @@ class Deployment:
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        if self._owns_pool and self._pool is not None:
-            await self._pool.disconnect()
+        if self._wire is not None:
+            await self._wire.close()
         if self._server is not None:
             await self._server.close()
 
@@ -197,9 +203,9 @@ class Deployment:
 
         async def attempt() -> Any:
             try:
-                return await self._exchange("EVALSHA", script.sha, len(keys), *keys, *args)
+                return await self._line().exchange("EVALSHA", script.sha, len(keys), *keys, *args)
             except driver.NoScriptError:
-                return await self._exchange("EVAL", script.text, len(keys), *keys, *args)
+                return await self._line().exchange("EVAL", script.text, len(keys), *keys, *args)
 
         return await self._persist(operation, attempt)
 
@@ -214,25 +220,15 @@ class Deployment:
         if not commands:
             return []
 
-        async def attempt() -> list[Any]:
-            async with self._gate:
-                return await exchange_many(self._ready(), commands)
-
-        return list(await self._persist(operation, attempt))
+        return list(await self._persist(operation, lambda: self._line().exchange_many(commands)))
 
     async def _call(self, operation: str, *command: str | bytes | int) -> Any:
-        return await self._persist(operation, lambda: self._exchange(*command))
+        return await self._persist(operation, lambda: self._line().exchange(*command))
 
-    async def _exchange(self, *command: str | bytes | int) -> Any:
-        # In front of the pool: beyond its limit the driver's pools raise, or lose the wake-up of a waiter that was
-        # cancelled.
-        async with self._gate:
-            return await exchange(self._ready(), *command)
-
-    def _ready(self) -> redis.ConnectionPool:
-        if self._pool is None or self._closed:
+    def _line(self) -> Wire:
+        if self._wire is None:
             raise ConfigurationError("this deployment is not open: enter it with `async with`")
-        return self._pool
+        return self._wire
 
     async def _persist(self, operation: str, attempt: Any) -> Any:
         return await persist(
@@ -283,6 +279,6 @@ def deployment_of(target: Deployment | redis.Redis) -> Deployment:
 def _pool_of(client: object) -> redis.ConnectionPool:
     if not isinstance(client, redis.Redis):
         raise ConfigurationError(
-            f"a {type(client).__name__} is no connection: pass what connect() returns, a URL, or a redis.asyncio.Redis"
+            f"a {type(client).__name__} is no connection: pass what connect() returns, or a redis.asyncio.Redis client"
         )
     return client.connection_pool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -40,6 +41,9 @@ Feed = Annotated[
 Scope = Annotated[str, typer.Argument(help="Whose conversation, such as org=acme/conversation=c-123.")]
 Window = Annotated[int, typer.Option(min=1, help="Turns the window holds.")]
 
+LONGEST_NUMBER = 10_000
+"""Bits; Python writes longer numbers in decimal only when told to."""
+
 LOCAL = "redis://localhost:6379/0"
 
 
@@ -61,11 +65,24 @@ def run(
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    # default=str: metadata may hold what JSON has no type for. ASCII: a lone surrogate has no UTF-8 form.
-    typer.echo(json.dumps(value, default=str, indent=2))
+    """Print a value as JSON: keys as text, what JSON has no type for as text, no number as null."""
+    # ASCII: a lone surrogate has no UTF-8 form.
+    typer.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
+        return hex(value)
+    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def printable(text: str) -> str:
-    """A lone surrogate has no UTF-8 form: show it escaped."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """A text for a terminal: what moves its cursor is escaped, and further lines are set in."""
+    shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown).replace("\n", "\n    ")

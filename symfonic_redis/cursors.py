@@ -10,11 +10,13 @@ from zlib import crc32
 
 from symfonic_redis.codec import decode, encode
 from symfonic_redis.errors import CodecError, InvalidInput
+from symfonic_redis.keys import PARTITIONS
 
 UNKNOWN = -1
 """The sequence number of a reader that takes whatever comes first: nothing before it counts as missed."""
 
 _NUMBERS = 4
+_LARGEST_ID, _LARGEST_SEQUENCE = (1 << 64) - 1, (1 << 63) - 1
 
 
 class Position(NamedTuple):
@@ -75,6 +77,23 @@ def encode_cursor(tag: int, positions: Mapping[int, Position]) -> str:
     return urlsafe_b64encode(encode(numbers)).decode()
 
 
+def _numbers(text: object) -> list[int]:
+    """The numbers of a cursor, whatever an untyped caller passes for one."""
+    numbers = decode(urlsafe_b64decode(text.encode("ascii"))) if isinstance(text, str) else None
+    if not isinstance(numbers, list) or any(type(number) is not int for number in numbers):
+        raise ValueError("it holds something else than whole numbers")
+    return numbers
+
+
+def _position(partition: int, time: int, number: int, sequence: int) -> Position:
+    if not 0 <= partition < PARTITIONS:
+        raise ValueError("there is no such partition")
+    # After the greatest id nothing can come: a server refuses to read from there.
+    if not (0 <= time < _LARGEST_ID and 0 <= number <= _LARGEST_ID and UNKNOWN <= sequence <= _LARGEST_SEQUENCE):
+        raise ValueError("a number is out of range")
+    return Position(f"{time}-{number}", sequence)
+
+
 def decode_cursor(text: str, tag: int) -> dict[int, Position]:
     """The inverse of `encode_cursor`.
 
@@ -82,9 +101,9 @@ def decode_cursor(text: str, tag: int) -> dict[int, Position]:
         InvalidInput: the text is no cursor, or another subject's.
     """
     try:
-        wanted, newest, *rest = decode(urlsafe_b64decode(text.encode("ascii")))
+        wanted, newest, *rest = _numbers(text)
         positions = {
-            int(partition): Position(f"{int(newest) - int(back)}-{int(number)}", int(last))
+            partition: _position(partition, newest - back, number, last)
             for partition, back, number, last in zip(*(iter(rest),) * _NUMBERS, strict=True)
         }
     except (CodecError, ValueError, TypeError) as error:

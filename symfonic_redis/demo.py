@@ -83,7 +83,14 @@ async def demo(deployment: Deployment, tell: Tell, *, pause: float = 0.0) -> End
     layer = WorkingLayer(deployment, WINDOW, graph, ttl=TTL)
     conversation = TenantScope.root("org", "acme").child("conversation", f"demo-{uuid4().hex[:8]}")
     scope = format_scope(conversation)
-    settings = {"url": deployment.url, "prefix": deployment.prefix, "max_entries": WINDOW, "mirror": True, "ttl": TTL}
+    settings = {
+        "url": deployment.url,
+        "prefix": deployment.prefix,
+        "deadline": deployment.deadline,
+        "max_entries": WINDOW,
+        "mirror": True,
+        "ttl": TTL,
+    }
     async with Fleet(WORKERS, settings) as fleet:
         tell(f"{WORKERS} worker processes share one conversation on {deployment.endpoint}.")
         for number, turn in enumerate(TURNS, 1):

@@ -62,7 +62,8 @@ def watch(
     subject = _Subject(deployment_of(redis), whose)
     positions: dict[int, Position] | None = None
     if after is not None:
-        oldest = after in ("", "0")
+        given: object = after  # an untyped caller may pass bytes, which warn when compared
+        oldest = isinstance(given, str) and given in ("", "0")
         positions = dict.fromkeys(subject.partitions, OLDEST) if oldest else decode_cursor(after, subject.tag)
     return _follow(subject, positions, poll)
 

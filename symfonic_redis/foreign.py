@@ -6,6 +6,7 @@ raised: the turn is stored, and the conversation goes on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -29,11 +30,13 @@ class ForeignMirror:
     Args:
         store: has `add_node(scope, node)`, `query_nodes(scope, layer=...)`, `delete_node(scope, node_id)`.
         retention: nodes kept for each scope; None keeps all.
+        timeout: seconds for one call to the store.
     """
 
-    def __init__(self, store: Any, retention: int | None) -> None:
+    def __init__(self, store: Any, retention: int | None, timeout: float) -> None:
         self._store = store
         self._retention = retention
+        self._timeout = timeout
 
     async def add(
         self, scope: ScopeLike, entries: Sequence[Any], durabilities: Sequence[Durability | None]
@@ -45,10 +48,7 @@ class ForeignMirror:
             if stored is not _FAILED:
                 added.append(stored)
         if self._retention is not None:
-            nodes = await self._nodes(scope)
-            nodes.sort(key=lambda node: getattr(node, "created_at", None) or _LONG_AGO)
-            for node in nodes[: max(0, len(nodes) - self._retention)]:
-                await self.delete(scope, node.id)
+            await self._tried("prune", self._prune, scope, self._retention)
         return tuple(added)
 
     async def delete(self, scope: ScopeLike, node_id: str) -> None:
@@ -57,14 +57,20 @@ class ForeignMirror:
 
     async def clear(self, scope: ScopeLike) -> None:
         """Remove every working node of exactly this scope."""
+        await self._tried("clear", self._clear, scope)
+
+    async def _prune(self, scope: ScopeLike, retention: int) -> None:
+        nodes = sorted(await self._nodes(scope), key=_written)
+        for node in nodes[: max(0, len(nodes) - retention)]:
+            await self._store.delete_node(scope, node.id)
+
+    async def _clear(self, scope: ScopeLike) -> None:
         for node in await self._nodes(scope):
             await self.delete(scope, node.id)
 
     async def _nodes(self, scope: ScopeLike) -> list[Any]:
         """The working nodes of exactly this scope: a query shows the parents' nodes too, and they are not ours."""
-        found = await self._tried("query", lambda: self._store.query_nodes(scope, layer=MemoryLayer.WORKING))
-        if found is _FAILED:
-            return []
+        found = await self._store.query_nodes(scope, layer=MemoryLayer.WORKING)
         path = scope_address(scope)[1]
         return [node for node in found if (node.properties or {}).get(_SCOPE_PROPERTY, path) == path]
 
@@ -75,11 +81,17 @@ class ForeignMirror:
 
     async def _tried(self, what: str, call: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         try:
-            return await call(*arguments)
+            return await asyncio.wait_for(call(*arguments), self._timeout)
         except Exception as error:  # noqa: BLE001 - any backend, so any error; the window must not suffer from it
             # The class alone: a backend's message may quote the node.
             _log.warning("the graph store failed to %s (%s); the window is not affected", what, type(error).__name__)
             return _FAILED
+
+
+def _written(node: Any) -> datetime:
+    """When a node was made; a time without a zone is taken for UTC, none for long ago."""
+    made = getattr(node, "created_at", None) or _LONG_AGO
+    return made if made.tzinfo else made.replace(tzinfo=UTC)
 
 
 _FAILED = object()

@@ -16,7 +16,7 @@ from symfonic_redis.scope import ScopeLike
 from symfonic_redis.store import Store
 
 PAGE = 500
-"""Stream entries read in one round trip."""
+"""Stream entries read in one round trip at most; it also ends after about 1 MiB."""
 
 
 class StreamGraphStore:
@@ -60,7 +60,7 @@ class StreamGraphStore:
         address = address_of(node_id, keys)
         if address is None:
             return None
-        page = await self._store.nodes(
+        page, _ = await self._store.nodes(
             keys, address.layer, first=address.at, last=address.at, count=1, operation="get_node"
         )
         return self._node(keys, address.layer, *page[0]) if page else None
@@ -70,18 +70,20 @@ class StreamGraphStore:
     ) -> AsyncIterator[MemoryNode]:
         """Every node of one layer of this scope, oldest first unless told otherwise, in bounded memory.
 
-        Cost: one round trip a page of 500; newest first, only what is taken is read, from the stream's end.
+        Cost: one round trip a page of 500 nodes or 1 MiB. Newest first, only what is taken is read, from the end.
         """
         keys = self._keys(scope)
         name = layer_name(layer)
         first, last = "-", "+"
         while True:
-            page = await self._store.nodes(keys, name, first=first, last=last, count=PAGE, newest_first=newest_first)
+            page, more = await self._store.nodes(
+                keys, name, first=first, last=last, count=PAGE, newest_first=newest_first
+            )
             for at, fields, edits in page:
                 node = self._node(keys, name, at, fields, edits)
                 if node is not None:
                     yield node
-            if len(page) < PAGE:
+            if not more:
                 return
             if newest_first:
                 last = f"({page[-1][0]}"

@@ -19,13 +19,13 @@ class Health(BaseModel):
     endpoint: str = Field(description="Where it is, without credentials.")
     topology: str = Field(description="`standalone`, `cluster` or `sentinel`, as the server calls itself.")
     server: str = Field(description="`redis` or `valkey`.")
-    version: str
+    version: str = Field(description="As the server gives it.")
     role: str = Field(description="`master` or `slave`.")
     replicas: int = Field(description="Connected replicas.")
     latency_ms: float = Field(description="The median of five PINGs, over a pooled connection.")
     aof: str = Field(description="Append-only file: `on`, `off` or `unknown`.")
     snapshots: str = Field(description="The last snapshot's state, as the server gives it.")
-    eviction_policy: str
+    eviction_policy: str = Field(description="`noeviction` keeps what it is given.")
     maxmemory: int = Field(description="Bytes; 0 for no limit.")
     advice: list[str] = Field(description="What to change, one sentence each; empty when all is well.")
 
@@ -73,8 +73,11 @@ def _advice(aof: str, policy: str, info: dict[str, str]) -> list[str]:
         advice.append("Turn the append-only file on (appendonly yes): without it a restart loses turns.")
     if info.get("aof_last_write_status") == "err":
         advice.append("The append-only file cannot be written: check the disk.")
-    if policy.startswith("allkeys"):
-        advice.append(f"The eviction policy {policy} may drop conversations under pressure: use noeviction.")
+    if policy not in ("noeviction", "unknown"):
+        advice.append(
+            f"The eviction policy {policy} may drop conversations, operation ids and tombstones under pressure, and "
+            "with them the promise that a turn is stored once: use noeviction."
+        )
     if info.get("role") == "slave":
         advice.append("This is a replica and takes no writes: connect to the master.")
     if not info:

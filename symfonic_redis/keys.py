@@ -15,7 +15,7 @@
     <prefix>:{0042}:<tenant>:<path>:import           string   id of the import that runs; what it has so far stands
                                                               below, as import:turns and so on, see lua/import_begin.lua
     <prefix>:{0042}:<tenant>:scopes                  zset     encoded paths, scored by when the scope is gone
-    <prefix>:{0042}:<tenant>:closed                  hash     tombstones -> until when, see lua/scope.lua
+    <prefix>:{0042}:<tenant>:closed                  hash     tombstones -> until when, see lua/closed.lua
     <prefix>:{0042}:<tenant>:ops, ops:old            hash     operation ids of closing and reopening
     <prefix>:{0042}:<tenant>:feed                    stream   changes of this partition's scopes
     <prefix>:{0042}:<tenant>:feed:seq                string   the feed's counter
@@ -25,6 +25,7 @@
     <prefix>:{0042}:lease@<relay>                    string   who serves this partition's feeds now
     <prefix>:{0042}:lease@<relay>:token              string   counts the leases that were ever taken
     <prefix>:{0042}:feeds@<relay>                    set      encoded tenants whose feeds the relay has read
+    <prefix>:{0042}:relays                           set      names of the relays that have read a feed here
 
 `{0042}` is the partition: CRC32 of the scope path modulo 1,024, as the hash tag. All keys of a scope share a slot,
 so one script handles them atomically on Redis Cluster, and a tenant's conversations still spread over every shard
@@ -56,6 +57,7 @@ _TYPES = {
     "scopes": "zset",
     "closed": "hash",
     "tenants": "set",
+    "relays": "set",
     "seq": "string",
     "staged": "list",
     "meta": "hash",
@@ -124,7 +126,7 @@ class TenantKeys:
     dead: str
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)
 def tenant_keys(prefix: str, tenant: str, partition: int) -> TenantKeys:
     """The keys of `tenant`, as it is, in `partition`."""
     shard = f"{prefix}:{{{partition:04d}}}"
@@ -155,6 +157,11 @@ def lease_key(prefix: str, partition: int, relay: str) -> str:
 def feeds_key(prefix: str, partition: int, relay: str) -> str:
     """The set of encoded tenants whose feeds of a partition the relay of that name has read."""
     return f"{prefix}:{{{partition:04d}}}:feeds@{relay}"
+
+
+def relays_key(prefix: str, partition: int) -> str:
+    """The set of names of the relays that have read a feed of a partition: a purge must find what they have noted."""
+    return f"{prefix}:{{{partition:04d}}}:relays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +233,7 @@ class ScopeKeys:
         return _TYPES.get(key.rpartition(":")[2], "stream")
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)
 def _scope_keys(prefix: str, tenant: str, path: str) -> ScopeKeys:
     encoded_path = encode_path(path)
     partition = partition_of(path)

@@ -33,6 +33,12 @@ from symfonic_redis.scope import ScopeLike
 from symfonic_redis.store import Store
 from symfonic_redis.summarize import summarize_entries
 
+MAX_ENTRIES = 1_000_000
+"""The widest window, and the most evicted turns."""
+
+MAX_NODES = 1 << 53
+"""The largest retention; Lua counts exactly up to it."""
+
 EVICTED_RETENTION = 50
 IDEMPOTENCY_TTL = 86_400.0
 
@@ -76,10 +82,10 @@ class WorkingLayer:
         ttl: float | None = None,
         strict: bool = False,
     ) -> None:
-        _check_count("max_entries", max_entries, least=1)
-        _check_count("evicted_retention", evicted_retention, least=0)
+        _check_count("max_entries", max_entries, least=1, most=MAX_ENTRIES)
+        _check_count("evicted_retention", evicted_retention, least=0, most=MAX_ENTRIES)
         if working_graph_retention is not None:
-            _check_count("working_graph_retention", working_graph_retention, least=0)
+            _check_count("working_graph_retention", working_graph_retention, least=0, most=MAX_NODES)
         if stm_summary_mode not in get_args(STMSummaryMode):
             raise ConfigurationError(f"stm_summary_mode must be one of {', '.join(get_args(STMSummaryMode))}")
         self.deployment = deployment_of(redis)
@@ -93,7 +99,7 @@ class WorkingLayer:
             self._graph = graph_store
             self.mirror = Mirror(_WORKING, working_graph_retention, graph_store.ttl)
         elif graph_store is not None:
-            self.foreign = ForeignMirror(graph_store, working_graph_retention)
+            self.foreign = ForeignMirror(graph_store, working_graph_retention, self.deployment.deadline)
         self._warned: set[tuple[str, str | None]] = set()
 
     async def push(
@@ -287,7 +293,7 @@ def _resolve(durability: object, entry: Any) -> Durability | None:
     return None if marker is None else coerce_durability(marker)
 
 
-def _check_count(name: str, value: int, *, least: int) -> None:
+def _check_count(name: str, value: int, *, least: int, most: int) -> None:
     given: object = value  # an untyped caller may pass anything
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
-        raise ConfigurationError(f"{name} must be a whole number of at least {least}: correct it")
+    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
+        raise ConfigurationError(f"{name} must be a whole number from {least} to {most}: correct it")

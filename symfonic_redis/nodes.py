@@ -28,6 +28,9 @@ _PLAIN = (str, int, float, bool, type(None), bytes)
 _FIXED = frozenset({"id", "layer", "tenant_id", "created_at"})
 """Attributes that say which node it is: they do not change."""
 
+CHANGEABLE = frozenset(MemoryNode.model_fields) - _FIXED - {"properties"}
+"""Attributes that can change; properties change one by one."""
+
 _LAYERS = frozenset(layer.value for layer in MemoryLayer)
 
 
@@ -164,11 +167,11 @@ def decode_node(
 
 def _mirrored(keys: ScopeKeys, at: str, fields: Mapping[bytes, bytes]) -> MemoryNode:
     entry = decode_entry(fields[b"r"], keys.tenant)
-    durability: Durability | None = None
+    durability: str | None = None
     texts: dict[str, str] = {}
     if fields.get(b"x"):
         match decode(fields[b"x"]):
-            case [marker, dict() as kept]:
+            case [None | str() as marker, dict() as kept] if all(isinstance(name, str) for name in kept):
                 durability, texts = marker, kept
             case _:
                 raise CodecError("the entry's extra is damaged")
@@ -211,21 +214,37 @@ def encode_changes(changes: Mapping[str, object]) -> dict[str, bytes]:
     if "durability" in properties:
         properties["durability"] = coerce_durability(properties["durability"])
     try:
-        checked = MemoryNode.model_validate({"layer": "working", "tenant_id": "t", "label": "l", **attributes})
+        checked = _checked(attributes)
     except ValidationError as error:
         raise InvalidInput(f"the change is refused, {_first(error)}: correct it") from None
-    encoded = {f"a:{name}": encode(getattr(checked, name)) for name in attributes}
+    encoded = {f"a:{name}": encode(value) for name, value in checked.items()}
     encoded.update({f"p:{encode_id(str(name))}": encode(value) for name, value in properties.items()})
     return encoded
 
 
+def _checked(attributes: Mapping[str, object]) -> dict[str, object]:
+    """Attributes of a node, each as what it takes; a ValidationError when one takes no such value."""
+    if not attributes:
+        return {}
+    checked = MemoryNode.model_validate({"layer": "working", "tenant_id": "t", "label": "l", **attributes})
+    return {name: getattr(checked, name) for name in attributes}
+
+
 def _edited(node: MemoryNode, edits: Mapping[str, bytes]) -> MemoryNode:
-    attributes: dict[str, object] = {"updated_at": _time(int(edits["at"]))} if "at" in edits else {}
+    when = edits.get("at") or b""
+    if not when.isdigit():
+        raise CodecError("what was changed of the node says no time")
+    attributes: dict[str, object] = {"updated_at": _time(int(when))}
+    changed: dict[str, object] = {}
     properties = dict(node.properties)
     for name, value in edits.items():
         kind, _, rest = name.partition(":")
-        if kind == "a":
-            attributes[rest] = decode(value)
-        elif kind == "p":
+        if kind == "p":
             properties[decode_id(rest)] = decode(value)
-    return node.model_copy(update={**attributes, "properties": properties})
+        elif kind == "a" and rest in CHANGEABLE:
+            changed[rest] = decode(value)
+        elif name != "at":
+            raise CodecError("what cannot change of a node was changed")
+    if "p:durability" in edits:
+        coerce_durability(properties["durability"])
+    return node.model_copy(update={**attributes, **_checked(changed), "properties": properties})

@@ -11,17 +11,17 @@ import contextlib
 import logging
 import random
 import uuid
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from redis import asyncio as redis
 
 from symfonic_redis.books import Batch, Books, Entry, Feed, Lease, LeaseLost
 from symfonic_redis.connection import Deployment, deployment_of
 from symfonic_redis.copier import Copier
-from symfonic_redis.errors import ConfigurationError, MemoryUnavailable, OutOfMemory, PersistenceFailed
+from symfonic_redis.errors import ConfigurationError, MemoryUnavailable
 from symfonic_redis.keys import tenant_keys
+from symfonic_redis.patience import Refusals, patiently
 
 BATCH = 500
 """Unfinished changes of one feed at most. A scope that waits for a retry holds up the others of its feed only when so
@@ -104,6 +104,7 @@ class Relay:
         self._busy: dict[asyncio.Task[int], int] = {}
         self._known: set[Feed] = set()
         self._settled: dict[Feed, int] = {}
+        self._refusals = Refusals(self.deployment.prefix, self._pause)
 
     def stop(self) -> None:
         """End `run` gracefully: calls under way are finished and noted, and the partitions are given back."""
@@ -116,7 +117,8 @@ class Relay:
         1,024 feeds. A tenant with some thousand conversations has as many. Looking takes at most a tenth of the time.
 
         Raises:
-            ServerRefused, KeyConflict: the server's answer will not change.
+            AccessDenied, and what else the server answers to a look for work: it will not change. A single feed that
+                it refuses to serve is logged and left alone, for 0.2 s at first and then longer each time.
         """
         loop = asyncio.get_running_loop()
         stopper = asyncio.create_task(self._stopping.wait())
@@ -125,7 +127,7 @@ class Relay:
         try:
             while not self._stopping.is_set():
                 if not queue and (began := loop.time()) >= look:
-                    queue = await _patiently(self._due(), [])
+                    queue = await patiently(self._due(), [])
                     least = max(FIRST_LOOK, LOOK_SHARE * (loop.time() - began))
                     look = loop.time() + max(least, pause)
                     pause = min(2 * pause, self._idle)
@@ -171,7 +173,7 @@ class Relay:
         finished = [task for task in self._busy if task.done()]
         for task in finished:
             del self._busy[task]
-        return sum([await _patiently(task, 0) for task in finished])
+        return sum([await patiently(task, 0) for task in finished])
 
     async def _due(self) -> list[tuple[int, list[str]]]:
         """The partitions with something to do that this process does not serve now, each with its tenants."""
@@ -190,11 +192,12 @@ class Relay:
         latest = await self._books.latest(sorted(self._known))
         await self._books.forget(self._known - latest.keys())
         self._known &= latest.keys()
+        self._refusals.keep(self._known)
         moved = {feed: number for feed, number in latest.items() if self._settled.get(feed) != number}
         due, settled = await self._books.due(moved)
         self._settled = {feed: number for feed, number in self._settled.items() if latest.get(feed) == number}
         self._settled.update({feed: latest[feed] for feed in settled})
-        return due
+        return {feed for feed in due if not self._refusals.waits(feed)}
 
     async def _serve(self, partition: int, tenants: list[str]) -> int:
         """Copy what a partition's feeds have, for a while; return how many changes were handled."""
@@ -207,9 +210,9 @@ class Relay:
         try:
             ends = asyncio.get_running_loop().time() + SLICE
             for tenant in tenants:
-                more = True
+                feed, more = Feed(partition, tenant), True
                 while more and not self._stopping.is_set():
-                    done, more = await self._round(lease, tenant)
+                    done, more = await self._refusals.served(feed, self._round(lease, tenant), (0, False))
                     handled += done
                     more = more and asyncio.get_running_loop().time() < ends
         except LeaseLost as error:
@@ -284,15 +287,3 @@ class Relay:
     def _pause(self, failures: int) -> float:
         longest = min(self._longest_pause, self._first_pause * 2.0 ** min(failures - 1, 60))
         return longest * random.uniform(0.75, 1.0)  # noqa: S311 - spreads retries, guards nothing
-
-
-_T = TypeVar("_T")
-
-
-async def _patiently(call: Awaitable[_T], otherwise: _T) -> _T:
-    """What a call returns; when the server is away or takes no writes, say so and go on."""
-    try:
-        return await call
-    except (MemoryUnavailable, OutOfMemory, PersistenceFailed) as error:
-        _log.warning("the relay waits for the server: %s", error)
-        return otherwise

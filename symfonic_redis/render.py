@@ -26,7 +26,7 @@ def render_entry(entry: Any, scrubber: Scrubber | None = None) -> str:
     """
     metadata = getattr(entry, "metadata", None) or {}
     speaker = metadata.get("speaker")
-    if isinstance(speaker, str) and speaker and speaker != "legacy":
+    if isinstance(speaker, str) and speaker not in {"", "legacy"}:
         return f"[{_layer_name(entry, 'working')}] {speaker}: {getattr(entry, 'content', '')}"
     line = f"[{_layer_name(entry, 'unknown')}] {_without_label(str(getattr(entry, 'content', entry)))}"
     extras: list[str] = []

@@ -34,6 +34,7 @@ class Outcome:
         evicted: turns that left the window, as the receipts say.
         window: turns in the window at the end, read by another process.
         correct: the window is exactly the newest turns in their order, and the receipts add up.
+        refused: why a turn was refused, at which the conversation ends; None when none was.
     """
 
     conversation: str
@@ -42,6 +43,7 @@ class Outcome:
     evicted: int
     window: int
     correct: bool
+    refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,10 @@ class Report:
 class _Played:
     """Sums over a conversation's receipts."""
 
+    pushed: int = 0
     redelivered: int = 0
     evicted: int = 0
+    refused: str | None = None
 
 
 async def replay(
@@ -103,7 +107,14 @@ async def replay(
         if await layer.get_context(scope):
             raise InvalidInput(f"{name} holds turns already: replay into another --scope, or clear it")
     run = uuid4().hex  # idempotency keys outlive a cleared conversation, so each run has its own
-    settings = {"url": deployment.url, "prefix": deployment.prefix, "max_entries": window, "mirror": False, "ttl": ttl}
+    settings = {
+        "url": deployment.url,
+        "prefix": deployment.prefix,
+        "deadline": deployment.deadline,
+        "max_entries": window,
+        "mirror": False,
+        "ttl": ttl,
+    }
     async with Fleet(workers, settings) as fleet:
         gate = asyncio.Semaphore(workers * CONVERSATIONS_A_WORKER)
 
@@ -112,15 +123,24 @@ async def replay(
                 conversation = conversations[number]
                 played = _Played()
                 for index, turn in enumerate(conversation.turns):
-                    receipt, again = await fleet.deliver(number + index, names[number], turn, f"{run}:{index}")
+                    try:
+                        receipt, again = await fleet.deliver(number + index, names[number], turn, f"{run}:{index}")
+                    except InvalidInput as error:
+                        played.refused = str(error)
+                        break
+                    played.pushed += 1
                     played.redelivered += again
-                    played.evicted += receipt["evicted"]
+                    # A turn that was there already when it was delivered again moved one out too, the first time.
+                    played.evicted += int(index >= window) if receipt["duplicate"] else receipt["evicted"]
                     on_turn()
                 return await _outcome(layer, scopes[number], conversation, played)
 
         started = time.perf_counter()
-        async with asyncio.TaskGroup() as tasks:
-            playing = [tasks.create_task(play(number)) for number in range(len(conversations))]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                playing = [tasks.create_task(play(number)) for number in range(len(conversations))]
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None  # they fail for one reason: the server, or the workers
         seconds = time.perf_counter() - started
         served = {worker.name: worker.served for worker in (*fleet.workers, *fleet.retired)}
     return Report(tuple(task.result() for task in playing), dict(sorted(served.items())), seconds)
@@ -133,13 +153,13 @@ async def _outcome(layer: WorkingLayer, scope: TenantScope, conversation: Conver
         Turn(str(entry.metadata["speaker"]), entry.content, str(entry.metadata["turn_id"]))
         for entry in await layer.get_context(scope)
     ]
-    # A redelivered turn may have answered as a duplicate, whose receipt counts no eviction.
-    adds_up = played.redelivered > 0 or played.evicted == max(0, len(turns) - window)
+    adds_up = played.pushed == len(turns) and played.evicted == max(0, len(turns) - window)
     return Outcome(
         conversation.id,
-        len(turns),
+        played.pushed,
         played.redelivered,
         played.evicted,
         len(held),
         held == list(turns[-window:]) and adds_up,
+        played.refused,
     )

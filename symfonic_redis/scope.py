@@ -9,7 +9,7 @@ what `scope_address` reads.
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -167,7 +167,7 @@ class TenantScope(BaseModel):
     @classmethod
     def root(cls, kind: str, id: str, *, namespace: str | None = None) -> Self:  # noqa: A002 - the reference's name
         """Return the one-level scope `kind id`, the tenant itself."""
-        return cls.from_path([ScopeLevel(kind=kind, id=id)], namespace=namespace)
+        return cls.from_path([_made(ScopeLevel, kind=kind, id=id)], namespace=namespace)
 
     @classmethod
     def from_path(cls, path: list[ScopeLevel] | tuple[ScopeLevel, ...], *, namespace: str | None = None) -> Self:
@@ -175,7 +175,8 @@ class TenantScope(BaseModel):
         levels = tuple(path)
         if not levels:
             raise InvalidInput("a scope's path is empty: give at least one level")
-        return cls(
+        return _made(
+            cls,
             tenant_id=levels[0].id,
             sub_tenant_id=levels[1].id if len(levels) > 1 else None,
             namespace=namespace,
@@ -184,8 +185,9 @@ class TenantScope(BaseModel):
 
     def child(self, kind: str, id: str) -> Self:  # noqa: A002 - the reference's name
         """Return the scope one level below this one; namespace and inheritance are kept."""
-        path = (*self.path, ScopeLevel(kind=kind, id=id))
-        return type(self)(
+        path = (*self.path, _made(ScopeLevel, kind=kind, id=id))
+        return _made(
+            type(self),
             tenant_id=path[0].id,
             sub_tenant_id=path[1].id,
             namespace=self.namespace,
@@ -219,6 +221,17 @@ class TenantScope(BaseModel):
         return [_joined(path[: depth + 1]) for depth in range(len(path))]
 
 
+_Made = TypeVar("_Made", bound=BaseModel)
+
+
+def _made(model: type[_Made], **values: Any) -> _Made:
+    """Build a model; what it refuses is our own error, one sentence without the value."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise InvalidInput(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+
+
 def _joined(path: tuple[ScopeLevel, ...]) -> str:
     return SCOPE_PATH_DELIMITER.join(part for level in path for part in (level.kind, level.id))
 
@@ -237,10 +250,11 @@ def parse_scope(text: str) -> TenantScope:
         if not equals:
             raise InvalidInput("a scope is written as kind=id/kind=id, for example org=acme/conversation=c-123")
         levels.append((_unquoted(kind), _unquoted(id_)))
-    try:
-        return TenantScope.from_path([ScopeLevel(kind=kind, id=id_) for kind, id_ in levels])
-    except ValidationError as error:
-        raise InvalidInput(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+    first, *rest = levels
+    scope = TenantScope.root(*first)
+    for kind, id_ in rest:
+        scope = scope.child(kind, id_)
+    return scope
 
 
 def format_scope(scope: TenantScope) -> str:

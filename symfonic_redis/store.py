@@ -13,20 +13,12 @@ from symfonic_redis.codec import decode_entry
 from symfonic_redis.connection import Deployment
 from symfonic_redis.errors import AccessDenied, CodecError, InvalidInput, KeyConflict, ScopeClosed
 from symfonic_redis.keys import ScopeKeys, encode_id
+from symfonic_redis.limits import HARD_CAP, MAX_CHANGED, check_batch
 from symfonic_redis.models import MemoryEntry, PushReceipt
 from symfonic_redis.nodes import node_id
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scripts import script
 from symfonic_redis.telemetry import Operation
-
-MAX_BATCH = 10_000
-"""The most rows of one write. A script blocks the server while it runs."""
-
-MAX_BATCH_BYTES = 64 << 20
-"""The most bytes of one write, 64 MiB. A server drops a client whose query grows too long."""
-
-HARD_CAP = 10
-"""A feed may grow to so many times its cap while a relay has not acknowledged its entries."""
 
 MAX_COMPLAINTS = 10_000
 """Distinct warnings remembered as given; beyond them damage is only counted."""
@@ -35,7 +27,7 @@ _DENIED = 4
 """The state in which a write reports that the user may not run all of it; see lua/once.lua."""
 
 _CLOSED = 3
-"""The state in which a write reports that its scope is closed; see lua/scope.lua."""
+"""The state in which a write reports that its scope is closed; see lua/closed.lua."""
 
 _KNOWN_KEY = 2
 """The state in which push.lua reports that another operation had the idempotency key."""
@@ -76,7 +68,7 @@ class Store:
             extras: as many as rows, or none: what a node needs beyond its row.
             idempotency: store the rows only if this name is not remembered.
         """
-        _check_batch(rows)
+        check_batch(rows)
         layer = mirror.layer if mirror else "working"
         names = (keys.turns, keys.graph(layer), keys.edits(layer), keys.idem, keys.staged)
         args: list[str | bytes | int] = [
@@ -118,7 +110,7 @@ class Store:
 
     async def rehydrate(self, keys: ScopeKeys, rows: Sequence[bytes], bounds: Bounds, *, only_if_empty: bool) -> int:
         """Append rows, oldest first, into an empty window or into any; return how many. See lua/rehydrate.lua."""
-        _check_batch(rows)
+        check_batch(rows)
         args: list[str | bytes | int] = [bounds.rows, _text(bounds.ttl), int(only_if_empty), *rows]
         _, receipt = await self._write("rehydrate", keys, (keys.turns, keys.staged), args)
         return int(receipt)
@@ -131,7 +123,7 @@ class Store:
 
     async def add_node(self, keys: ScopeKeys, layer: str, payload: bytes, *, ttl: int | None) -> str:
         """Append an encoded node to the stream of `layer`; return its stream id. See lua/node_add.lua."""
-        _check_batch([payload])
+        check_batch([payload])
         names = (keys.graph(layer), keys.edits(layer))
         _, receipt = await self._write("node_add", keys, names, [_text(ttl), layer, payload])
         return str(receipt.decode())
@@ -167,10 +159,18 @@ class Store:
         self._complain(f"row:{key}", "row %s of %s cannot be read and is skipped: %s", index, key, error)
 
     async def update_node(self, keys: ScopeKeys, layer: str, at: str, changes: Mapping[str, bytes]) -> bool:
-        """Change what is named of the node at a stream id; return whether it is there. See lua/node_update.lua."""
-        _check_batch(list(changes.values()))
+        """Change what is named of the node at a stream id; return whether it is there. See lua/node_update.lua.
+
+        Raises:
+            InvalidInput: more than 1,000 names of the node would be changed, or the changes are longer than a row.
+        """
+        size = sum(len(name) + len(value) for name, value in changes.items())
+        if len(changes) > MAX_CHANGED or size > self.deployment.max_row_bytes:
+            raise InvalidInput(f"a change holds {len(changes)} names of {size} bytes: change less, or add another node")
         args = [layer, at, *(part for change in changes.items() for part in change)]
         _, receipt = await self._write("node_update", keys, (keys.graph(layer), keys.edits(layer)), args)
+        if int(receipt) < 0:
+            raise InvalidInput(f"of a node at most {MAX_CHANGED} names can be changed: add another node")
         return bool(int(receipt))
 
     async def delete_node(self, keys: ScopeKeys, layer: str, at: str) -> None:
@@ -187,20 +187,24 @@ class Store:
         count: int,
         newest_first: bool = False,
         operation: str = "query_nodes",
-    ) -> list[tuple[str, dict[bytes, bytes], dict[str, bytes]]]:
-        """A page of a layer's nodes: stream id, fields, and what was changed by name. See lua/nodes.lua."""
+    ) -> tuple[list[tuple[str, dict[bytes, bytes], dict[str, bytes]]], bool]:
+        """A page of a layer's nodes: stream id, fields, and what was changed by name; and whether there may be more.
+
+        A page has at most `count` nodes and ends after about 1 MiB. See lua/nodes.lua.
+        """
         names = (keys.graph(layer), keys.edits(layer))
         args: list[str | bytes | int] = [first, last, count, int(newest_first)]
         with Operation(operation, self.deployment.attributes):
             try:
-                entries, edits = await self.deployment.run(operation, script("nodes"), names, args)
+                entries, edits, more = await self.deployment.run(operation, script("nodes"), names, args)
             except KeyConflict as error:
                 raise await self._name_conflict(names, error) from error
         edits += [()] * (len(entries) - len(edits))
-        return [
+        page = [
             (at.decode(), _pairs(fields), {name.decode(): value for name, value in _pairs(edited).items()})
             for (at, fields), edited in zip(entries, edits, strict=True)
         ]
+        return page, bool(more)
 
     async def _write(
         self, name: str, scope: ScopeKeys, own_keys: Sequence[str], own_args: Sequence[str | bytes | int]
@@ -281,11 +285,3 @@ def _time(milliseconds: int) -> str:
 
 def _text(value: int | None) -> str:
     return "" if value is None else str(value)
-
-
-def _check_batch(rows: Sequence[bytes]) -> None:
-    if len(rows) > MAX_BATCH or sum(map(len, rows)) > MAX_BATCH_BYTES:
-        raise InvalidInput(
-            f"a write holds {len(rows)} rows of {sum(map(len, rows))} bytes; at most {MAX_BATCH} rows and "
-            f"{MAX_BATCH_BYTES} bytes go in one: split it"
-        )

@@ -9,7 +9,16 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from symfonic_redis.batches import BATCH, Call, chunks, run_many
-from symfonic_redis.keys import PARTITIONS, ScopeKeys, TenantKeys, encode_id, indexed_keys, tenant_keys
+from symfonic_redis.keys import (
+    PARTITIONS,
+    ScopeKeys,
+    TenantKeys,
+    encode_id,
+    feeds_key,
+    indexed_keys,
+    relays_key,
+    tenant_keys,
+)
 from symfonic_redis.models import MemoryLayer
 from symfonic_redis.scripts import script
 from symfonic_redis.store import Store
@@ -158,7 +167,7 @@ class TenantStore(Store):
             own = ["" if milliseconds is None else milliseconds]
             keys, args = self._call_of(scope, scope.everything, own, "purge")
             if not published:
-                args[4:6] = ["", ""]
+                args[4:6] = ["", "-"]
             calls.append((keys, args))
         receipts = [receipt.decode().split() for receipt in await self._write_many("purge", calls)]
         return [(int(removed), at) for removed, at in receipts]
@@ -177,13 +186,16 @@ class TenantStore(Store):
         return {stream: reply[0][0].decode() for stream, reply in zip(streams, replies, strict=True) if reply}
 
     async def drop_feeds(self, tenant: str) -> None:
-        """Remove all that a tenant's feeds consist of. See lua/drop.lua."""
-        operation = self._operation("drop")
-        every = [self.keys(tenant, number) for number in range(PARTITIONS)]
-        await self._write_many(
-            "drop",
-            [([keys.ops, keys.ops_old, keys.feed, keys.feed_seq, keys.relay, keys.dead], operation) for keys in every],
-        )
+        """Remove all that a tenant's feeds consist of, and that relays have read them. See lua/drop.lua."""
+        prefix = self.deployment.prefix
+        args: list[str | bytes | int] = [*self._operation("drop"), encode_id(tenant)]
+        relays = await self.ask("purge", [("SMEMBERS", relays_key(prefix, number)) for number in range(PARTITIONS)])
+        calls: list[Call] = []
+        for number, names in enumerate(relays):
+            keys = self.keys(tenant, number)
+            own = [keys.ops, keys.ops_old, keys.feed, keys.feed_seq, keys.relay, keys.dead]
+            calls.append(([*own, *(feeds_key(prefix, number, name.decode()) for name in sorted(names))], args))
+        await self._write_many("drop", calls)
 
     async def _everywhere(self, name: str, tenant: str, own: Sequence[str | int]) -> list[bytes]:
         operation = self._operation(name)

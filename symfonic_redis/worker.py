@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from symfonic_redis.connection import connect
-from symfonic_redis.errors import SymfonicRedisError
+from symfonic_redis.errors import InvalidInput, SymfonicRedisError
 from symfonic_redis.graph import StreamGraphStore
 from symfonic_redis.layer import WorkingLayer
 from symfonic_redis.models import MemoryEntry
@@ -30,9 +30,10 @@ async def _serve() -> None:
     if not first:
         return
     settings = json.loads(first)
-    async with connect(settings["url"], prefix=settings["prefix"]) as redis:
+    async with connect(settings["url"], prefix=settings["prefix"], deadline=settings["deadline"]) as redis:
         graph = StreamGraphStore(redis, ttl=settings["ttl"]) if settings["mirror"] else None
         layer = WorkingLayer(redis, settings["max_entries"], graph, ttl=settings["ttl"])
+        _reply(settings["id"], {"ready": True})
         async with asyncio.TaskGroup() as tasks:
             while line := await requests.readline():
                 tasks.create_task(_answer(layer, json.loads(line)))
@@ -43,8 +44,12 @@ async def _answer(layer: WorkingLayer, request: dict[str, Any]) -> None:
     try:
         reply = await _perform(layer, request)
     except SymfonicRedisError as error:
-        reply = {"error": str(error)}
-    sys.stdout.write(json.dumps({"id": request["id"], **reply}) + "\n")
+        reply = {"error": str(error), "refused": isinstance(error, InvalidInput)}
+    _reply(request["id"], reply)
+
+
+def _reply(number: int, reply: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"id": number, **reply}) + "\n")
     sys.stdout.flush()
 
 
@@ -59,4 +64,7 @@ async def _perform(layer: WorkingLayer, request: dict[str, Any]) -> dict[str, An
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    try:
+        asyncio.run(_serve())
+    except SymfonicRedisError as failure:
+        sys.exit(str(failure))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 import uuid
 from datetime import UTC, datetime
 from zlib import crc32
@@ -36,6 +37,7 @@ from symfonic_redis.archive_lines import Row, read_lines
 from symfonic_redis.archive_store import ArchiveStore
 from symfonic_redis.codec import decode, encode
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.telemetry import rows_damaged
 
 ELSEWHERE = TenantScope.root("org", "acme").child("conversation", "copy")
 OTHERS = TenantScope.root("org", "globex").child("conversation", "copy")
@@ -227,6 +229,18 @@ def b64(data):
     return base64.b64encode(data).decode()
 
 
+MOST = (1 << 64) - 1
+AHEAD = int(time.time() * 1000) + 2 * 86_400_000
+"""A time that no server's clock says while the tests run."""
+
+
+def edited(lines, changes, *, at=b"1700000000000", **values):
+    """The archive with forged changes of its last node."""
+    edits = {name: b64(encode(value)) for name, value in changes.items()}
+    edits |= {} if at is None else {"at": b64(at)}
+    return [*lines[:-2], signed(lines[-2], edits=edits, **values), lines[-1]]
+
+
 TURN, WORKING, SEMANTIC = 1, 8, 9  # where lines stand in `SAMPLE`
 
 WRONG = {
@@ -261,6 +275,33 @@ WRONG = {
     "an edit that forges another": lambda lines: [*lines[:-2], signed(lines[-2], edits={"p:x a:y": ""}), lines[-1]],
     "an edit of another kind": lambda lines: [*lines[:-2], signed(lines[-2], edits={"id": ""}), lines[-1]],
     "a damaged edit": lambda lines: [*lines[:-2], signed(lines[-2], edits={"p:x": b64(b"\x01\xc1")}), lines[-1]],
+    "a node of the future": lambda lines: [*lines[:-2], signed(lines[-2], node=f"{AHEAD}-0"), lines[-1]],
+    "the greatest id": lambda lines: [*lines[:-2], signed(lines[-2], node=f"{MOST}-{MOST}"), lines[-1]],
+    "a damaged node of the future": lambda lines: [
+        *lines[:-2],
+        signed(lines[-2], node=f"{AHEAD}-0", fields={"r": b64(b"\x01\xc1")}, damaged=True),
+        lines[-1],
+    ],
+    "a node's id twice": lambda lines: [*lines[:-2], signed(lines[-2], node=json.loads(lines[-3])["node"]), lines[-1]],
+    "another id": lambda lines: edited(lines, {"a:id": "x"}),
+    "a change of layer": lambda lines: edited(lines, {"a:layer": "working"}),
+    "another tenant": lambda lines: edited(lines, {"a:tenant_id": "victim"}),
+    "another birth": lambda lines: edited(lines, {"a:created_at": datetime.now(UTC)}),
+    "all properties": lambda lines: edited(lines, {"a:properties": {}}),
+    "an unknown attribute": lambda lines: edited(lines, {"a:decode": 1}),
+    "a fixed attribute of damage": lambda lines: edited(
+        lines, {"a:tenant_id": "victim"}, fields={"r": b64(b"\x01\xc1")}, damaged=True
+    ),
+    "a property under another name": lambda lines: edited(lines, {"p:%78": 1}),
+    "a property of no name": lambda lines: edited(lines, {"p:%ff": 1}),
+    "a change without a time": lambda lines: edited(lines, {"a:label": "x"}, at=None),
+    "a change at no time": lambda lines: edited(lines, {"a:label": "x"}, at=b"-1"),
+    "a change after all time": lambda lines: edited(lines, {"a:label": "x"}, at=b"9" * 5000),
+    "a change of the future": lambda lines: edited(lines, {"a:label": "x"}, at=b"%d" % AHEAD),
+    "too many changes": lambda lines: edited(lines, {f"p:{number}": 1 for number in range(1001)}),
+    "a label that is none": lambda lines: edited(lines, {"a:label": 5}),
+    "no importance": lambda lines: edited(lines, {"a:importance": 11.0}),
+    "no durability": lambda lines: edited(lines, {"p:durability": "sometimes"}),
     "no end": lambda lines: lines[:-1],
     "another count": lambda lines: [*lines[:-1], changed(lines[-1], turns=1)],
     "more after the end": lambda lines: [*lines, lines[-1]],
@@ -272,10 +313,11 @@ WRONG = {
 async def test_a_damaged_archive_is_refused_with_its_line_before_anything_is_written(one_redis, scope, what):
     await remember(one_redis, scope)
     lines = await lines_of(one_redis, scope)
-    before = await keys_of(one_redis)
+    ours = f"{one_redis.prefix}:*"  # what other tests left may expire meanwhile
+    before = await keys_of(one_redis, ours)
     with pytest.raises(InvalidInput, match=r"line \d+.*nothing was imported") as refusal:
         await import_(one_redis, ELSEWHERE, WRONG[what](lines))
-    assert await keys_of(one_redis) == before
+    assert await keys_of(one_redis, ours) == before
     assert "turn 1" not in str(refusal.value).replace("turn 1 is missing", "")
     assert refusal.value.__cause__ is None
 
@@ -285,6 +327,55 @@ async def test_the_line_is_the_one(one_redis, scope):
     lines = await lines_of(one_redis, scope)
     with pytest.raises(InvalidInput, match="line 5 of the archive is damaged"):
         await import_(one_redis, ELSEWHERE, ["", *lines[:3], changed(lines[3], crc32=0), *lines[4:]])
+
+
+async def test_what_the_longest_lived_of_nodes_holds_comes_in(one_redis, scope):
+    graph = StreamGraphStore(one_redis)
+    node = await graph.add_node(scope, MemoryNode(layer="semantic", tenant_id="acme", label="fact"))
+    changes = {"label": "x", "importance": 2.0, "access_count": 7, "embedding": [0.5], "durability": "expired"}
+    await graph.update_node(scope, node.id, {**changes, "updated_at": datetime(2020, 1, 1, tzinfo=UTC), "": "no name"})
+    await graph.update_node(scope, node.id, {f"name {number}": number for number in range(993)})
+    lines = await lines_of(one_redis, scope)
+    await import_(one_redis, ELSEWHERE, lines)
+    assert (await lines_of(one_redis, ELSEWHERE))[1:] == lines[1:]
+    (found,) = await graph.query_nodes(ELSEWHERE)
+    assert (found.label, found.properties[""], len(found.properties)) == ("x", "no name", 995)
+
+
+async def test_a_clock_that_is_a_little_ahead_is_no_damage(one_redis, scope):
+    await remember(one_redis, scope)
+    lines = await lines_of(one_redis, scope)
+    soon = f"{AHEAD - 2 * 86_400_000 + 3_600_000}-0"
+    await import_(one_redis, ELSEWHERE, [*lines[:-2], signed(lines[-2], node=soon), lines[-1]])
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"a:label": encode(5), "at": b"1"},
+        {"a:label": encode("x")},
+        {"a:label": encode("x"), "at": b"soon"},
+        {"a:tenant_id": encode("victim"), "at": b"1"},
+        {"a:decode": encode("x"), "at": b"1"},
+        {"a:importance": encode(99.0), "at": b"1"},
+        {"a:updated_at": encode("soon"), "at": b"1"},
+        {"a:embedding": encode({"x": 1}), "at": b"1"},
+        {"p:durability": encode("sometimes"), "at": b"1"},
+    ],
+)
+async def test_a_damaged_change_is_a_damaged_node(one_redis, scope, monkeypatch, edits):
+    counted = []
+    monkeypatch.setattr(rows_damaged, "add", lambda number, attributes: counted.append(number))
+    graph, keys = StreamGraphStore(one_redis), scope_keys(one_redis.prefix, scope)
+    for label in ("one", "other"):
+        node = await graph.add_node(scope, MemoryNode(layer="semantic", tenant_id="acme", label=label))
+    at = node.id.partition(".")[0]
+    names = " ".join(name for name in edits if name != "at")
+    for name, value in {at: names, **{f"{at} {name}": value for name, value in edits.items()}}.items():
+        await one_redis.call("test", "HSET", keys.edits("semantic"), name, value)
+    assert [found.label for found in await graph.query_nodes(scope, label_prefix="o")] == ["one"]
+    assert await graph.get_node(scope, node.id) is None
+    assert sum(counted) == 2
 
 
 async def test_a_row_over_the_limit_is_refused(one_redis, scope, turn):

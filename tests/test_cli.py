@@ -52,7 +52,7 @@ def at(valkey, prefix):
 def test_push_context_and_clear(at):
     assert answer("push", SCOPE, "hello", "--speaker", "user", *at)["window_length"] == 1
     done = run("push", SCOPE, "\N{PARTY POPPER} there", "--speaker", "assistant", *at)
-    assert done.stdout == "stored; the window holds 2 turns, 0 left it\n"
+    assert done.stdout == "stored; turns in the window: 2; left it: 0\n"
     assert run("context", SCOPE, *at).stdout == "[working] user: hello\n[working] assistant: \N{PARTY POPPER} there\n"
     assert [entry["content"] for entry in answer("context", SCOPE, *at)] == ["hello", "\N{PARTY POPPER} there"]
     assert "Aborted" in run("clear", SCOPE, *at, stdin="n\n").stderr

@@ -213,7 +213,7 @@ async def test_a_call_that_is_under_way_when_the_deployment_closes_leaves_no_con
         held.release()
         with contextlib.suppress(ConfigurationError, MemoryUnavailable):
             await call
-        pool = deployment._pool
+        pool = deployment._wire._pool
         left = [connection for connection in pool._available_connections if connection.is_connected]
         # Or it would trouble the tests that follow.
         await pool.disconnect()

@@ -16,6 +16,7 @@ from symfonic_redis import (
     ServerRefused,
     StreamGraphStore,
     WorkingLayer,
+    connect,
 )
 from symfonic_redis.codec import encode, encode_entry
 from symfonic_redis.keys import scope_keys
@@ -129,7 +130,10 @@ async def test_a_mirror_that_takes_no_more_nodes_leaves_the_window_as_it_was(red
     before = await snapshot(redis)
     with pytest.raises(ServerRefused):
         await layer.push(scope, turn(), idempotency_key="job")
-    assert await snapshot(redis) == before
+    # The index is told first: it may name a scope that gets nothing, never miss one that has something.
+    index = scope_keys(redis.prefix, scope).shared.scopes.encode()
+    after = await snapshot(redis)
+    assert {**after, index: None} == {**before, index: None}
 
 
 # --- keys of another type ---
@@ -204,3 +208,35 @@ async def test_a_foreign_key_beside_what_a_call_needs_does_not_matter(redis, sco
     assert len(await layer.get_context(scope)) == 1
     await layer.clear(scope)
     assert await redis.call("test", "GET", keys.graph("working")) == b"not ours"
+
+
+@pytest.mark.parametrize("name", ["ops", "ops_old", "closed", "scopes", "tenants", "feed", "feed_seq"])
+async def test_a_shared_key_of_another_type_stops_every_write_before_it_writes(server, prefix, scope, turn, name):
+    async with connect(server.url, prefix=prefix, feed=10) as redis:
+        graph = StreamGraphStore(redis)
+        layer = WorkingLayer(redis, graph_store=graph)
+        await layer.push(scope, turn())
+        (node,) = await graph.query_nodes(scope)
+        keys = scope_keys(prefix, scope)
+        key = getattr(keys, name, None) or getattr(keys.shared, name)
+        await redis.call("test", "DEL", key)
+        await redis.call("test", "LPUSH" if name != "ops" else "SADD", key, "not ours")
+        content = [keys.turns, keys.graph("working"), keys.edits("working"), keys.graph("semantic")]
+        before = [await redis.call("test", "DUMP", one) for one in content]
+        calls = {
+            "push": layer.push(scope, turn()),
+            "rehydrate": layer.rehydrate_from_messages(scope, [{"role": "user", "content": "x"}], only_if_empty=False),
+            "clear": layer.clear(scope),
+            "add": graph.add_node(scope, NODE),
+            "update": graph.update_node(scope, node.id, {"a": 1}),
+            "delete": graph.delete_node(scope, node.id),
+        }
+        # An index of scopes that exist already is not looked at by what neither adds a scope nor removes one.
+        spared = {"scopes": {"clear", "update", "delete"}, "tenants": set(calls)}.get(name, set())
+        for what, call in calls.items():
+            if what in spared:
+                call.close()
+                continue
+            with pytest.raises(KeyConflict):
+                await call
+        assert [await redis.call("test", "DUMP", one) for one in content] == before

@@ -119,7 +119,7 @@ async def test_a_cancelled_push_leaves_everybody_elses_replies_alone(one_redis, 
         async with asyncio.timeout(20):
             await asyncio.gather(*(read(scope) for scope in scopes for _ in range(10)))
         # All are back: three calls at once must not wait for one that was never returned.
-        assert not deployment._pool._in_use_connections
+        assert not deployment._wire._pool._in_use_connections
         stored = [node.label for node in await graph.query_nodes(victim)]
         assert len(stored) == len(set(stored))
         assert finished <= set(stored)
@@ -155,7 +155,7 @@ async def test_a_cancelled_waiter_passes_its_turn_on(proxy, prefix, scope):
         third = asyncio.create_task(layer.get_context(scope))
         for _ in range(10):
             await asyncio.sleep(0)  # both wait for the connection now
-        pool = deployment._pool
+        pool = deployment._wire._pool
         release = pool.release
 
         async def release_and_cancel(connection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import urlsafe_b64encode
 from itertools import pairwise
 
 import pytest
@@ -23,6 +24,8 @@ from symfonic_redis import (
     watch,
 )
 from symfonic_redis.changes import PathScope
+from symfonic_redis.codec import encode
+from symfonic_redis.cursors import encode_cursor, tag_of
 from symfonic_redis.keys import encode_id, partition_of, scope_keys, tenant_keys
 from symfonic_redis.telemetry import rows_damaged
 
@@ -197,8 +200,6 @@ async def stale(redis, scope):
         cursor = await latest_cursor(empty, scope.tenant_id)
         with pytest.raises(InvalidInput, match="belongs to another"):
             watch(redis, scope.tenant_id, after=cursor)
-    from symfonic_redis.cursors import encode_cursor, tag_of  # noqa: PLC0415 - forged, for this one test
-
     return encode_cursor(tag_of(redis.prefix, scope.tenant_id, None), {})
 
 
@@ -303,6 +304,39 @@ def test_what_is_no_cursor_is_refused_at_once(cursor, scope):
     redis = connect("redis://localhost:1/0", feed=10)
     with pytest.raises(InvalidInput, match="cursor"):
         watch(redis, scope, after=cursor)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (5, 6, 0, 1),
+        (1 << 64, 0, 0, 1),
+        ((1 << 64) - 1, 0, (1 << 64) - 1, 1),
+        (5, 0, -1, 1),
+        (5, 0, 1 << 64, 1),
+        (5, 0, 0, float("inf")),
+        (5, 0, 0, -2),
+        (5, 0, 0, 1 << 63),
+        (5.0, 0, 0, 1),
+        ("5", 0, 0, 1),
+        (5, True, 0, 1),
+    ],
+)
+def test_a_forged_cursor_is_refused_at_once(numbers, scope):
+    redis = connect("redis://localhost:1/0", feed=10)
+    keys = scope_keys(redis.prefix, scope)
+    newest, *rest = numbers
+    forged = encode([tag_of(redis.prefix, keys.tenant, keys.path), newest, keys.partition, *rest])
+    with pytest.raises(InvalidInput, match="no cursor"):
+        watch(redis, scope, after=urlsafe_b64encode(forged).decode())
+
+
+@pytest.mark.parametrize("cursor", [b"0", b"AQ==", 7, 1.5, [], {}, True])
+def test_what_is_no_text_is_no_cursor(cursor, scope):
+    redis = connect("redis://localhost:1/0", feed=10)
+    for whose in (scope, scope.tenant_id):
+        with pytest.raises(InvalidInput, match="no cursor"):
+            watch(redis, whose, after=cursor)
 
 
 async def test_a_cursor_of_another_scope_is_refused(one_fed, scope):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transcript_file import real_transcripts
 
 from symfonic_redis.messages import turns_of
 from symfonic_redis.summary import MAX_CHARS, extractive
@@ -80,10 +79,7 @@ def test_any_texts_are_summarized_as_the_reference_package_does(texts):
 
 def transcripts() -> Iterator[list[SimpleNamespace]]:
     """The conversations of the file, each as its turns."""
-    beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "agent_transcripts.jsonl"
-    path = Path(os.environ.get("SYMFONIC_TRANSCRIPTS", beside))
-    if not path.exists():
-        pytest.skip(f"the transcripts are not there: set SYMFONIC_TRANSCRIPTS to their file, or put it at {beside}")
+    path = real_transcripts()
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield entries_of(*(content for content, _ in turns_of(json.loads(line)["messages"])))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 from seen import keys_of, texts
 
-from symfonic_redis import MemoryLayer, MemoryNode, StreamGraphStore, WorkingLayer
-from symfonic_redis.keys import scope_keys
+from symfonic_redis import MemoryEntry, MemoryLayer, MemoryNode, StreamGraphStore, TenantScope, WorkingLayer
+from symfonic_redis.keys import partition_of, scope_keys
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 PATIENCE = 30.0
@@ -125,3 +126,23 @@ async def test_a_mirror_that_keeps_nothing_any_more_gets_its_time_too(redis, sco
     await none.push(scope, turn())
     # The index keeps what was once to stay for ever, until somebody looks.
     assert [key for key in await without_time(redis) if not key.endswith((b":scopes", b":tenants"))] == []
+
+
+async def test_the_list_of_tenants_lives_as_long_as_each_tenants_index(redis):
+    first = TenantScope.root("org", "one")
+    # Another tenant in the same partition: its list is the same key.
+    second = next(
+        scope
+        for number in itertools.count()
+        if partition_of((scope := TenantScope.root("org", f"two-{number}")).scope_path)
+        == partition_of(first.scope_path)
+    )
+    layer = WorkingLayer(redis, ttl=100)
+    for scope in (first, second):
+        await layer.push(scope, MemoryEntry.turn(scope, speaker="user", turn_id="t", content="x"))
+    keys = scope_keys(redis.prefix, second).shared
+    # As it is when the tenants wrote out of step: the index is due for more time, the list not by itself.
+    await redis.call("test", "PEXPIRE", keys.scopes, 50_000)
+    await redis.call("test", "PEXPIRE", keys.tenants, 120_000)
+    await layer.push(second, MemoryEntry.turn(second, speaker="user", turn_id="t", content="x"))
+    assert await left(redis, keys.tenants) >= await left(redis, keys.scopes) > 150_000
