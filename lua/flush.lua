@@ -53,9 +53,7 @@ for _, record in ipairs(records) do
 end
 if #records > 0 then
     local kept = '0'
-    for place in pairs(nodes) do
-        kept = (place ~= places['working'] or mirror ~= '') and ARGV[11] or kept
-    end
+    for place in pairs(nodes) do kept = (place ~= places['working'] or mirror ~= '') and ARGV[11] or kept end
     touch(lifetime(ARGV[9], kept))
 end
 local evicted = math.max(0, math.min(length, window) + #rows - window)

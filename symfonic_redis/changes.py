@@ -47,7 +47,7 @@ class Change:
     """One thing that happened to a scope.
 
     Attributes:
-        kind: `push`, `node`, `update`, `delete`, `rehydrate`, `import`, `clear`, `purge`, whatever a newer writer adds;
+        kind: `push`, `node`, `update`, `delete`, `rehydrate`, `flush`, `import`, `clear`, `purge`, or what is newer;
             or `missed`: changes are gone before they were read.
         tenant: whose.
         partition: of the feed, 0 to 1,023. Sequence numbers count within it, for this tenant.
