@@ -20,10 +20,10 @@
 local variant = ARGV[7] .. ':'
 local kept = redis.call('HGET', KEYS[8], variant .. 'by') == ARGV[9]
 if kept then
+    -- A purge of the tenant finds the scope by its index, also when its turns are gone before this is.
+    touch(ARGV[11])
     redis.call('HDEL', KEYS[8], variant .. 'by', variant .. 'ends')
     redis.call('HSET', KEYS[8], variant .. 'rev', ARGV[8], variant .. 'row', ARGV[10])
     redis.call('PEXPIRE', KEYS[8], ARGV[11])
-    -- A purge of the tenant finds the scope by its index, also when its turns are gone before this is.
-    touch(ARGV[11])
 end
 return {0, once(kept and 'kept' or 'late')}

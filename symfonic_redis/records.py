@@ -231,6 +231,11 @@ class ExtractionResult:
     reason: str = ""
     degraded: bool = False
 
+    def __post_init__(self) -> None:
+        # An extractor may hand over a generator: it is gone through more than once.
+        object.__setattr__(self, "records", tuple(self.records or ()))
+        object.__setattr__(self, "dropped", tuple(self.dropped or ()))
+
     def write_request(self) -> WriteRequest:
         """The request that stages the records.
 

@@ -217,3 +217,10 @@ def test_what_cannot_be_stored_is_refused(scope, layer, values):
     record = MemoryRecord(**{"scope": scope, "content": "x", "layer": layer, **values})
     with pytest.raises(InvalidInput):
         encode_record(record, "acme", limit=1000)
+
+
+def test_an_extractor_may_hand_over_a_generator(scope):
+    record = MemoryRecord(scope=scope, layer="semantic", content="fact")
+    result = ExtractionResult(scope, (one for one in [record]))
+    assert result.records == (record,)
+    assert result.write_request().records == (record,)
