@@ -133,8 +133,8 @@ class Pod:
 
 def langchain_models():  # noqa: ANN201 - LangChain is an option
     """A LangChain chat model for the answers, and one for the summaries."""
-    from langchain_core.language_models.chat_models import SimpleChatModel  # noqa: PLC0415
-    from langchain_core.language_models.fake_chat_models import FakeListChatModel  # noqa: PLC0415
+    from langchain_core.language_models.chat_models import SimpleChatModel  # noqa: PLC0415 - only where it is installed
+    from langchain_core.language_models.fake_chat_models import FakeListChatModel  # noqa: PLC0415 - as above
 
     class Scripted(SimpleChatModel):
         def _call(self, messages, *_, **__) -> str:  # noqa: ANN001, ANN002, ANN003 - LangChain's signature

@@ -73,7 +73,7 @@ class EmbeddedServer:
         self._mutex = threading.Lock()  # _users and _closed: start() may be cancelled while its thread works
 
     @classmethod
-    async def start(cls, directory: str | None, *, port: int = 0, timeout: float = 30.0) -> EmbeddedServer:  # noqa: ASYNC109
+    async def start(cls, directory: str | None, *, port: int = 0, timeout: float = 30.0) -> EmbeddedServer:  # noqa: ASYNC109 - it bounds steps of other kinds, not one await
         """Join the server of `directory`, or start one; None starts a private, temporary one.
 
         `port` asks for TCP on 127.0.0.1 besides the socket. `timeout` is in seconds and covers everything: waiting
@@ -291,7 +291,7 @@ def _forget_in_child() -> None:
     for server in list(_users_here):
         if server._users is not None:  # noqa: SLF001 - this module's own class
             server._users.close()  # noqa: SLF001 - closed, not unlocked: the lock stays with the parent
-            server._users = None  # noqa: SLF001
+            server._users = None  # noqa: SLF001 - as above
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

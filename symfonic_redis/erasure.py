@@ -7,7 +7,7 @@ which expire when the time of closure ends, and the ids of recent operations, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from redis import asyncio as redis
@@ -67,8 +67,7 @@ async def purge(redis: Deployment | redis.Redis, scope: ScopeLike, *, closed_for
     keys = scope_keys(store.deployment.prefix, scope)
     ((removed, at),) = await store.purge([keys], _milliseconds(closed_for))
     erased = 0 if at == "-" else await store.erase(keys.shared.feed, keys.path, tree=False, last=at)
-    for stream, last in (await store.ends([keys.shared.dead])).items():
-        erased += await store.erase(stream, keys.path, tree=False, last=last)
+    erased += await _erase_up_to(store, await store.ends([keys.shared.dead]), keys.path, tree=False)
     return Purged(int(removed > 0), removed, erased)
 
 
@@ -101,12 +100,9 @@ async def purge_tree(
     every = [store.keys(top.tenant, number) for number in range(PARTITIONS)]
     ends = await store.ends([keys.feed for keys in every])
     scopes, keys_gone = await _erase_scopes(store, top.tenant, lambda path: _within(path, top.path), progress)
-    erased = 0
-    for stream, last in ends.items():
-        erased += await store.erase(stream, top.path, tree=True, last=last)
+    erased = await _erase_up_to(store, ends, top.path, tree=True)
     # Only now: a relay may have moved an entry from a feed to the dead letters until it was erased there.
-    for stream, last in (await store.ends([keys.dead for keys in every])).items():
-        erased += await store.erase(stream, top.path, tree=True, last=last)
+    erased += await _erase_up_to(store, await store.ends([keys.dead for keys in every]), top.path, tree=True)
     return Purged(scopes, keys_gone, erased)
 
 
@@ -163,6 +159,11 @@ async def reopen_tenant(redis: Deployment | redis.Redis, tenant: str) -> bool:
     Scopes and trees that were purged by themselves stay closed. Cost and errors as `reopen_tree`.
     """
     return await TenantStore(deployment_of(redis)).reopen(check_id(tenant), _TENANT)
+
+
+async def _erase_up_to(store: TenantStore, ends: Mapping[str, str], path: str, *, tree: bool) -> int:
+    """Erase a scope's entries, or a tree's, from each stream up to the id that is named for it; return how many."""
+    return sum([await store.erase(stream, path, tree=tree, last=last) for stream, last in ends.items()])
 
 
 async def _erase_scopes(

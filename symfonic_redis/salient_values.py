@@ -203,7 +203,7 @@ def _weigh(core: str) -> tuple[float, bool]:
         return _ID, False
     if core[0].isupper():
         name = len(core) > 1 and not (len(core) <= _ELISION and core[1] in "'\u2019")  # "I'll" is none, "O'Brien" is
-        return (_CAPITALS if len(core) > 2 and core.isupper() else _NAME) if name else 0, name  # noqa: PLR2004
+        return (_CAPITALS if len(core) > 2 and core.isupper() else _NAME) if name else 0, name  # noqa: PLR2004 - two letters are no acronym
     if _COMPOUND.search(core):
         return _PHRASE, False
     caseless = len(core) > 1 and core.lower() == core.upper() and any(map(str.isalpha, core))

@@ -20,7 +20,7 @@ FLAVOURS = list(itertools.product((False, True), (2, 3), (False, True)))
 
 
 @pytest.mark.parametrize(("decode", "protocol", "legacy"), FLAVOURS)
-async def test_a_client_of_any_flavour_works(valkey, prefix, scope, turn, decode, protocol, legacy):  # noqa: PLR0917
+async def test_a_client_of_any_flavour_works(valkey, prefix, scope, turn, decode, protocol, legacy):  # noqa: PLR0917 - fixtures and parameters, by name
     flavour = {"decode_responses": decode, "protocol": protocol, "legacy_responses": legacy}
     async with Redis.from_url(valkey.url, **flavour) as client:
         async with connect(client, prefix=prefix) as deployment:
