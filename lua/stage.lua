@@ -5,12 +5,12 @@
 -- has beyond its row. The format is 1. The body is a window row for the working layer, a node for any other.
 --
 -- KEYS[1..7]  see once.lua, closed.lua, scope.lua and feed.lua
--- KEYS[8]   turns     list: the window and the evicted turns, which live as long as what waits
+-- KEYS[8]   turns     list: the window and the evicted turns; what waits lives as long as they do
 -- KEYS[9]   staged    list, oldest at the head: what waits
 -- KEYS[10]  idem      sorted set: see idem.lua
 -- ARGV[1..6]  see once.lua, closed.lua, scope.lua and feed.lua
--- ARGV[7]   ttl of both lists in ms; '' keeps them
--- ARGV[8]   at most so many records may wait
+-- ARGV[7]   ttl of both lists in ms; '' keeps them; '=' leaves the turns' as it is, and what waits gets the same
+-- ARGV[8]   at most so many records may wait; those of another format are not counted, or nothing would free the place
 -- ARGV[9]   at most so many bytes of them
 -- ARGV[10]  idempotency digest; '' for none
 -- ARGV[11]  how long to remember that, ms
@@ -18,7 +18,7 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 2 another operation had this
 --           idempotency key, 3 closed. The receipt is how many wait afterwards. Or {7, records, bytes}: they would be
 --           too many; so many wait already.
--- COST      11 commands; what waits is read, to know its bytes
+-- COST      11 commands, as many when the turns' ttl is asked for; what waits is read, to know its bytes
 --@include once
 --@include closed
 --@include scope
@@ -26,23 +26,32 @@
 --@include window
 --@include idem
 
-local waiting, bytes, added = redis.call('LRANGE', KEYS[9], 0, -1), 0, 0
+local waiting, held, bytes, added = redis.call('LRANGE', KEYS[9], 0, -1), 0, 0, 0
 if remembered(KEYS[10], ARGV[10]) then
     return {2, tostring(#waiting)}
 end
 for _, record in ipairs(waiting) do
-    bytes = bytes + #record
+    if string.find(record, '^1 %l+ %S+ %d+\n') then
+        held, bytes = held + 1, bytes + #record
+    end
 end
 for i = 12, #ARGV do
     added = added + #ARGV[i]
 end
-local count = #waiting + #ARGV - 11
-if count > tonumber(ARGV[8]) or bytes + added > tonumber(ARGV[9]) then
-    return {7, #waiting, bytes}
+local count = #ARGV - 11
+if held + count > tonumber(ARGV[8]) or bytes + added > tonumber(ARGV[9]) then
+    return {7, held, bytes}
 end
-touch(lifetime(ARGV[7], ARGV[10] ~= '' and ARGV[11] or '0'))
+local ttl = ARGV[7]
+if ttl == '=' then
+    local left = redis.call('PTTL', KEYS[8])
+    ttl = left > 0 and tostring(left) or ''
+end
+touch(lifetime(ttl, ARGV[10] ~= '' and ARGV[11] or '0'))
 redis.call('RPUSH', KEYS[9], unpack(ARGV, 12))
-expire(KEYS[9], ARGV[7])
-expire(KEYS[8], ARGV[7])
+expire(KEYS[9], ttl)
+if ARGV[7] ~= '=' then
+    expire(KEYS[8], ttl)
+end
 remember(KEYS[10], ARGV[10], ARGV[11])
-return {0, once(tostring(count))}
+return {0, once(tostring(#waiting + count))}

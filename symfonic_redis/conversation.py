@@ -126,15 +126,16 @@ def speaker_of(entry: Any) -> str:
 def with_their_calls(turns: Sequence[ConversationTurn], kept: Sequence[bool]) -> list[ConversationTurn]:
     """Those of `turns` that are kept, without the tool results whose call is not.
 
-    A result answers the last call of its id before it: some models give the same id again and again.
+    A result answers the last call of its id before it: some models give the same id again and again. A result may make
+    calls itself: left out, it takes their results along.
     """
-    calls: dict[str, int] = {}
+    shown: dict[str, bool] = {}
     chosen = []
-    for index, turn in enumerate(turns):
-        call = calls.get(turn.tool_call_id, -1) if turn.tool_call_id else index
-        if kept[index] and call >= 0 and kept[call]:
+    for turn, wanted in zip(turns, kept, strict=True):
+        stays = wanted and (not turn.tool_call_id or shown.get(turn.tool_call_id, False))
+        if stays:
             chosen.append(turn)
-        calls.update(dict.fromkeys(turn.tool_calls, index))
+        shown.update(dict.fromkeys(turn.tool_calls, stays))
     return chosen
 
 

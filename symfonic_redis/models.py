@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple, Self, get_args
@@ -117,13 +118,32 @@ class MemoryEntry(BaseModel):
             content: what was said.
             metadata: more metadata; `speaker` and `turn_id` win over keys of these names.
             importance: 1 to 10.
+
+        Raises:
+            InvalidInput: (a `ValueError`) the turn id is no text or empty, or the speaker is no text.
         """
         return cls(
             tenant_id=scope.tenant_id,
             content=content,
-            metadata={**(metadata or {}), "speaker": speaker, "turn_id": turn_id},
+            metadata=turn_metadata(metadata, speaker, turn_id),
             importance=importance,
         )
+
+
+def turn_metadata(metadata: Mapping[str, object] | None, speaker: object, turn_id: object) -> dict[str, object]:
+    """The metadata of a turn: `metadata`, then its speaker and its id, which win.
+
+    Raises:
+        InvalidInput: the turn id is no text or empty: a prompt leaves out a turn that has none. Or the speaker is no
+            text, or the metadata no dict.
+    """
+    if not isinstance(turn_id, str) or not turn_id:
+        raise InvalidInput("a turn's turn_id must be a text that is not empty: rows of one turn share it")
+    if not isinstance(speaker, str):
+        raise InvalidInput("a turn's speaker must be a text: name who said it, such as `user`")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidInput("a turn's metadata must be a dict with str keys: correct it")
+    return {**(metadata or {}), "speaker": speaker, "turn_id": turn_id}
 
 
 class MemoryNode(BaseModel):

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Protocol, Self
 
 from symfonic_redis.errors import InvalidInput
-from symfonic_redis.models import Durability, MemoryLayer, coerce_durability
+from symfonic_redis.models import Durability, MemoryLayer, coerce_durability, turn_metadata
 from symfonic_redis.scope import ScopeLike, scope_address
 
 MAX_RECORD_ID_BYTES = 512
@@ -103,8 +103,11 @@ class MemoryRecord:
             turn_id: the same for every row of one turn; stored as `metadata["turn_id"]`.
             content: what was said.
             values: other attributes. `speaker` and `turn_id` win over keys of these names in `metadata`.
+
+        Raises:
+            InvalidInput: the turn id is no text or empty, the speaker is no text, or another attribute is refused.
         """
-        metadata = {**values.pop("metadata", {}), "speaker": speaker, "turn_id": turn_id}
+        metadata = turn_metadata(values.pop("metadata", None), speaker, turn_id)
         return cls(scope=scope, content=content, metadata=metadata, **values)
 
 
@@ -156,7 +159,12 @@ class WriteRequest:
 
     def __init__(self, scope: ScopeLike, records: Iterable[Any] = (), idempotency_key: str = "") -> None:
         object.__setattr__(self, "scope", scope)
-        object.__setattr__(self, "records", tuple(records or ()))
+        try:
+            object.__setattr__(self, "records", tuple(records or ()))
+        except TypeError:
+            raise InvalidInput(
+                f"a request's records are a {type(records).__name__}: pass a list of MemoryRecord"
+            ) from None
         object.__setattr__(self, "idempotency_key", idempotency_key)
 
     def validate(self) -> Self:
@@ -168,6 +176,17 @@ class WriteRequest:
         if not all(same_scope(getattr(record, "scope", self.scope), self.scope) for record in self.records):
             raise InvalidInput("a record belongs to another scope than the turn's: nothing was written")
         return self
+
+
+def request_of(value: Any) -> WriteRequest:
+    """A request, or any object with a request's attributes, as a request.
+
+    Raises:
+        InvalidInput: it lacks a scope or records.
+    """
+    if not hasattr(value, "scope") or not hasattr(value, "records"):
+        raise InvalidInput(f"a {type(value).__name__} states no scope or no records: pass a WriteRequest")
+    return WriteRequest(value.scope, value.records, getattr(value, "idempotency_key", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +211,8 @@ class FlushReceipt:
     """What a flush published.
 
     Attributes:
-        committed: the ids of the records that can be read now, in the order in which they were staged.
+        committed: the ids of the records that were published, in the order in which they were staged. Of more turns
+            than the window holds, it shows the newest.
         degraded: nothing is known to be published: the store was not reached. What waited waits on, or was published.
         reason: one sentence when degraded; without content.
         node_ids: of each of them, its node's id; empty for one that has none, as a turn without a mirror.

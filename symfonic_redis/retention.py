@@ -47,13 +47,20 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A caller's own name for a write, and for how many milliseconds it is remembered."""
+    """A caller's own name for a write, and for how many milliseconds it is remembered.
+
+    Attributes:
+        key: the name.
+        ttl: milliseconds.
+        operation: what was written. One job may push and stage under one name: neither hides the other.
+    """
 
     key: str
     ttl: int
+    operation: str = "push"
 
     @classmethod
-    def of(cls, key: object, seconds: float) -> Self:
+    def of(cls, key: object, seconds: float, operation: str = "push") -> Self:
         """The name and its time, checked.
 
         Raises:
@@ -62,11 +69,12 @@ class Idempotency:
         if not isinstance(key, str) or not key:
             raise InvalidInput("an idempotency_key must be a text that is not empty: name the job, or leave it away")
         try:
-            return cls(key, check_ttl(seconds) or 0)
+            return cls(key, check_ttl(seconds) or 0, operation)
         except ConfigurationError as error:
             raise InvalidInput(f"idempotency_ttl: {error}") from None
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that stand for the key."""
-        return blake2b(self.key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        """16 bytes that stand for the key of this operation."""
+        name = self.key.encode("utf-8", "surrogatepass")
+        return blake2b(name, digest_size=16, person=self.operation.encode()).digest()

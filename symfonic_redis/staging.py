@@ -16,10 +16,10 @@ from symfonic_redis.keys import ScopeKeys, scope_keys
 from symfonic_redis.layer import IDEMPOTENCY_TTL, WorkingLayer
 from symfonic_redis.models import Durability, MemoryEntry, MemoryLayer, check_ttl, coerce_durability
 from symfonic_redis.pending import decode_record, encode_record
-from symfonic_redis.records import FlushReceipt, MemoryRecord, WriteReceipt, WriteRequest, record_of
+from symfonic_redis.records import FlushReceipt, MemoryRecord, WriteReceipt, WriteRequest, record_of, request_of
 from symfonic_redis.retention import Idempotency
 from symfonic_redis.scope import ScopeLike
-from symfonic_redis.staging_store import Published, Room, StagingStore
+from symfonic_redis.staging_store import AS_THE_TURNS, KEPT, Published, Room, StagingStore
 
 MAX_STAGED = 256
 """Records of a scope that may wait, unless said otherwise. A turn stages a handful and then publishes them."""
@@ -43,8 +43,8 @@ class RedisMemoryWriter:
         target: the `WorkingLayer` whose scopes are written, which gives the time to live; or what `connect` returns, or
             a `redis.asyncio` client.
         max_staged: records of a scope that may wait, 1 to 4,000. Beyond it a write is refused whole.
-        ttl: seconds after the scope's last write at which what waits vanishes; None keeps it. Only without a layer:
-            what waits lives as long as the window.
+        ttl: seconds after the scope's last write at which what waits vanishes, and its turns with it; None leaves the
+            turns' own time to live as it is, and what waits has the same. Only without a layer, which has its own.
 
     Raises:
         ConfigurationError: an argument is out of range, or `target` is neither of these.
@@ -64,10 +64,10 @@ class RedisMemoryWriter:
             if ttl is not None:
                 raise ConfigurationError("a writer has its layer's ttl: leave it away here, and set it on the layer")
             self.deployment = target.deployment
-            self._ttl = target.bounds.ttl
+            self._ttl: int | str = KEPT if target.bounds.ttl is None else target.bounds.ttl
         else:
             self.deployment = deployment_of(target)
-            self._ttl = check_ttl(ttl)
+            self._ttl = check_ttl(ttl) or AS_THE_TURNS
         self._room = Room(max_staged, MAX_STAGED_BYTES)
         self._store = StagingStore(self.deployment)
 
@@ -80,19 +80,20 @@ class RedisMemoryWriter:
             under the same `idempotency_key`.
 
         Raises:
-            InvalidInput: a record is of another scope, lacks a content, or cannot be stored; nothing was written.
+            InvalidInput: it is no request, or a record is of another scope, lacks a content, or cannot be stored;
+                nothing was written.
             ScopeClosed: the scope was purged.
             ServerRefused, KeyConflict: the server will not take it; nothing was written.
 
         Cost: one round trip; none without records. The server reads what waits, to know its size.
         """
-        checked = WriteRequest(request.scope, request.records, getattr(request, "idempotency_key", "")).validate()
+        checked = request_of(request).validate()
         keys = scope_keys(self.deployment.prefix, checked.scope)
         records = [record_of(record) for record in checked.records]
         limit = self.deployment.max_row_bytes
         items = [encode_record(record, keys.tenant, limit=limit) for record in records]
         name = checked.idempotency_key
-        idempotency = Idempotency.of(name, IDEMPOTENCY_TTL) if name else None
+        idempotency = Idempotency.of(name, IDEMPOTENCY_TTL, "stage") if name else None
         if not items:
             return WriteReceipt()
         size = sum(map(len, items))
@@ -150,8 +151,9 @@ class RedisMemoryLifecycle:
         Of two flushes at once, one publishes a record and tells so. What this version cannot read goes on waiting.
 
         Returns:
-            The ids of what can be read now, in the order in which it was staged; none when nothing waited. Degraded,
-            with a reason, when the store was not reached within the deadline.
+            The ids of what was published, in the order in which it was staged; none when nothing waited. Of more turns
+            than the window holds, it shows the newest. Degraded, with a reason, when the store was not reached within
+            the deadline.
 
         Raises:
             InvalidInput: the scope is malformed.

@@ -18,6 +18,12 @@ _KNOWN_KEY = 2
 _FULL = 7
 """The state in which stage.lua reports that too many records would wait."""
 
+KEPT = ""
+"""The ttl of what does not vanish by itself."""
+
+AS_THE_TURNS = "="
+"""The ttl of what lives as long as the scope's turns do, whose own ttl it leaves alone."""
+
 _LAYERS = [layer.value for layer in MemoryLayer]
 _UNMIRRORED = "-"
 
@@ -53,11 +59,19 @@ class StagingStore(Store):
     """Reads and writes what waits in a deployment's scopes."""
 
     async def stage(
-        self, keys: ScopeKeys, items: Sequence[bytes], ttl: int | None, room: Room, idempotency: Idempotency | None
+        self, keys: ScopeKeys, items: Sequence[bytes], ttl: int | str, room: Room, idempotency: Idempotency | None
     ) -> Staged:
-        """Put encoded records, oldest first, among those that wait, all or none. See lua/stage.lua."""
+        """Put encoded records, oldest first, among those that wait, all or none. See lua/stage.lua.
+
+        Args:
+            keys: of the scope.
+            items: encoded records.
+            ttl: milliseconds for which they and the turns live, `KEPT` or `AS_THE_TURNS`.
+            room: how many may wait.
+            idempotency: stage them only if this name is not remembered.
+        """
         args: list[str | bytes | int] = [
-            "" if ttl is None else ttl,
+            ttl,
             room.records,
             room.bytes,
             idempotency.digest if idempotency else "",

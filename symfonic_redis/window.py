@@ -17,6 +17,8 @@ LIMIT = 10
 OVERREACH = 4
 """So many times the limit is asked of the source when speakers are excluded, so that the limit can be filled."""
 
+_LOST = "{} tool results are left out: the calls that they answer are not among the turns"
+
 TokenCounter = Callable[[str], int]
 """Counts the tokens of a text, as the model's own tokenizer does."""
 
@@ -73,7 +75,11 @@ class WorkingWindow:
             _check(max_tokens, "max_tokens")
         if (max_tokens is None) != (count_tokens is None):
             raise ConfigurationError("max_tokens and count_tokens go together: pass both, or neither")
-        if isinstance(exclude, str):
+        for name, given in (("count_tokens", count_tokens), ("render", render)):
+            if given is not None and not callable(given):
+                raise ConfigurationError(f"{name} must be a function: pass one, or leave it away")
+        excluded: object = exclude  # an untyped caller may pass anything
+        if isinstance(excluded, str) or not isinstance(excluded, Iterable):
             raise ConfigurationError("exclude takes several speakers: pass a list, also for one")
         self._source = source
         self._limit = limit
@@ -121,9 +127,9 @@ class WorkingWindow:
         kept = set(wanted)
         chosen = with_their_calls(turns, [index in kept for index in range(len(turns))])
         text = "\n".join(self._render(turn) for turn in chosen)
-        if self._count_tokens is None:
-            return WindowBlock(text, tuple(chosen))
-        return WindowBlock(text, tuple(chosen), self._count_tokens(text) if text else 0)
+        tokens = None if self._count_tokens is None else self._count_tokens(text) if text else 0
+        lost = len(wanted) - len(chosen)
+        return WindowBlock(text, tuple(chosen), tokens, reason=_LOST.format(lost) if lost else "")
 
 
 def degraded_block(error: MemoryUnavailable) -> WindowBlock:

@@ -16,6 +16,7 @@ from symfonic_redis import (
     ExtractionResult,
     FlushReceipt,
     InvalidInput,
+    MemoryEntry,
     MemoryLayer,
     MemoryRecord,
     ResolvedInput,
@@ -28,7 +29,7 @@ from symfonic_redis import (
 )
 from symfonic_redis.keys import scope_keys
 from symfonic_redis.pending import decode_record, encode_record
-from symfonic_redis.records import HOMES, record_of, same_scope
+from symfonic_redis.records import HOMES, record_of, request_of, same_scope
 
 SECRET = "4111 1111 1111 1111"
 
@@ -44,6 +45,35 @@ def test_a_record_is_a_working_record_unless_said_otherwise(scope):
 def test_a_turn_names_its_speaker(scope):
     record = MemoryRecord.turn(scope, speaker="user", turn_id="t1", content="hi", metadata={"a": 1, "speaker": "x"})
     assert record.metadata == {"a": 1, "speaker": "user", "turn_id": "t1"}
+
+
+@pytest.mark.parametrize("make", [MemoryRecord.turn, MemoryEntry.turn], ids=["record", "entry"])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"turn_id": None}, {"turn_id": 7}, {"turn_id": ""}, {"speaker": None}, {"speaker": b"u"}, {"metadata": 5}],
+    ids=str,
+)
+def test_a_turn_that_no_prompt_would_show_is_refused(scope, make, wrong):
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        make(scope, **{"speaker": "user", "turn_id": "t1", "content": "hi", **wrong})
+
+
+@pytest.mark.parametrize("make", [MemoryRecord.turn, MemoryEntry.turn], ids=["record", "entry"])
+def test_a_turn_may_have_no_other_metadata(scope, make):
+    made = make(scope, speaker="", turn_id="t1", content="hi", metadata=None)
+    assert made.metadata == {"speaker": "", "turn_id": "t1"}
+
+
+@pytest.mark.parametrize("records", [5, object(), MemoryRecord], ids=["number", "object", "class"])
+def test_records_that_are_no_list_are_refused(scope, records):
+    with pytest.raises(InvalidInput, match="pass a list"):
+        WriteRequest(scope, records)
+
+
+@pytest.mark.parametrize("request_", [None, 5, SimpleNamespace(scope=1), SimpleNamespace(records=())], ids=str)
+def test_what_is_no_request_is_refused(request_):
+    with pytest.raises(InvalidInput, match="pass a WriteRequest"):
+        request_of(request_)
 
 
 @pytest.mark.parametrize(

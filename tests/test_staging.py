@@ -351,6 +351,42 @@ async def test_a_writer_on_a_bare_deployment_has_a_ttl_of_its_own(redis, scope):
     assert [record.content for record in await writer.staged(scope)] == ["f"]
 
 
+@pytest.mark.parametrize("ttl", [100, None], ids=["a ttl", "for ever"])
+async def test_a_writer_without_a_ttl_leaves_the_turns_theirs(redis, scope, ttl):
+    worker = Worker(redis, ttl=ttl, graph_store=None)
+    await worker.layer.push(scope, MemoryEntry.turn(scope, speaker="user", turn_id="t", content="a"))
+    keys = scope_keys(redis.prefix, scope)
+    await RedisMemoryWriter(redis).write(WriteRequest(scope, [fact(scope, "f")]))
+    for key in (keys.turns, keys.staged):
+        left = await redis.call("test", "PTTL", key)
+        assert 50_000 < left <= 100_000 if ttl else left == -1
+    # The index of scopes tells the same: a purge finds the scope as long as anything of it is there, and no longer.
+    ends = float(await redis.call("test", "ZSCORE", keys.shared.scopes, keys.path))
+    assert (ends < 1e14) is (ttl is not None)
+
+
+async def test_what_waits_without_turns_and_without_a_ttl_stays(redis, scope):
+    await RedisMemoryWriter(redis).write(WriteRequest(scope, [fact(scope, "f")]))
+    keys = scope_keys(redis.prefix, scope)
+    assert await redis.call("test", "PTTL", keys.staged) == -1
+    assert float(await redis.call("test", "ZSCORE", keys.shared.scopes, keys.path)) >= 1e14
+
+
+async def test_records_of_another_version_do_not_use_up_the_room(worker, scope):
+    keys = scope_keys(worker.deployment.prefix, scope)
+    strangers = [b"2 working a 1\nx", b"damaged", b"", b"1 working a"] * 3
+    await worker.deployment.call("test", "RPUSH", keys.staged, *strangers)
+    writer = RedisMemoryWriter(worker.layer, max_staged=2)
+    assert (await writer.write(WriteRequest(scope, [said(scope, "a"), said(scope, "b")]))).accepted
+    refused = await writer.write(WriteRequest(scope, [said(scope, "c")]))
+    assert refused.degraded
+    assert refused.reason.startswith("2 records of ")
+    assert len((await worker.lifecycle.flush(scope)).committed) == 2
+    # What could not be read goes on waiting, and new records find room.
+    assert await worker.deployment.call("test", "LRANGE", keys.staged, 0, -1) == strangers
+    assert (await writer.write(WriteRequest(scope, [said(scope, "c")]))).accepted
+
+
 async def test_clearing_removes_staged_turns_and_no_other_staged_record(worker, scope):
     other = scope.child("part", "other")
     await worker.stage(scope, said(scope, "a"), fact(scope, "working "), said(scope, "b"), fact(scope, "p", "profile"))
@@ -511,9 +547,10 @@ async def test_a_job_that_is_delivered_again_stages_its_records_once(worker, sco
         await worker.lifecycle.flush(scope)  # published or not, it was staged
     assert await worker.window(scope) == ["a"]
     assert (await worker.stage(scope, said(scope, "b"), idempotency_key="job-2")).accepted
-    # It is one name for one job, whichever way it writes.
+    # A job may push under the name it staged under: neither write hides the other.
     entry = MemoryEntry.turn(scope, speaker="user", turn_id="c", content="c")
-    assert (await worker.layer.push(scope, entry, idempotency_key="job-1")).duplicate
+    for duplicate in (False, True):
+        assert (await worker.layer.push(scope, entry, idempotency_key="job-1")).duplicate is duplicate
 
 
 # --- crashes ---

@@ -115,6 +115,14 @@ def test_a_tool_result_is_never_shown_without_its_call():
     assert [turn.text for turn in window.render([result("a"), call("a")]).turns] == ["calls a"]
 
 
+def test_a_result_that_makes_calls_takes_their_results_along():
+    middle = ConversationTurn("t", "tool", "both", 0, tool_calls=("b",), tool_call_id="a")
+    block = WorkingWindow(Source(), limit=3).render([call("a"), middle, result("b"), *said("x")])
+    assert block.turns == tuple(said("x"))
+    assert block.reason == "2 tool results are left out: the calls that they answer are not among the turns"
+    assert len(WorkingWindow(Source(), limit=4).render([call("a"), middle, result("b"), *said("x")]).turns) == 4
+
+
 def test_a_result_goes_with_the_call_of_an_excluded_speaker():
     turns = [*said("q"), call("a"), result("a"), *said("r")]
     assert [turn.text for turn in WorkingWindow(Source(), exclude=["assistant"]).render(turns).turns] == ["q", "r"]
@@ -259,6 +267,9 @@ async def test_a_counter_that_fails_is_a_mistake_and_is_raised():
         ({"max_tokens": 5}, "count_tokens"),
         ({"count_tokens": len}, "max_tokens"),
         ({"exclude": "tool"}, "list"),
+        ({"exclude": 5}, "list"),
+        ({"count_tokens": 3, "max_tokens": 5}, "count_tokens"),
+        ({"render": "x"}, "render"),
     ],
 )
 def test_a_wrong_argument_is_refused_at_once(options, said):
