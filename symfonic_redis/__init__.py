@@ -60,6 +60,7 @@ from symfonic_redis.results import ResolvedInput, StageResult, applied, no_chang
 from symfonic_redis.scope import ScopeLevel, ScopeLike, TenantScope, parse_scope
 from symfonic_redis.stages import consolidation_handler, lifecycle_handler, write_handler
 from symfonic_redis.staging import RedisMemoryLifecycle, RedisMemoryWriter
+from symfonic_redis.standby import StandbyLayer
 from symfonic_redis.summarize import STMSummary, summarize_entries
 from symfonic_redis.summary_cache import SharedSummaryCache
 from symfonic_redis.summary_service import (
@@ -127,6 +128,7 @@ __all__ = [
     "ServerRefused",
     "SharedSummaryCache",
     "StageResult",
+    "StandbyLayer",
     "StreamGraphStore",
     "SymfonicRedisError",
     "TenantProgress",

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 from redis import asyncio as redis
 
-from symfonic_redis.codec import encode_entry
 from symfonic_redis.connection import Deployment, deployment_of
-from symfonic_redis.errors import ConfigurationError, InvalidInput
+from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.foreign import ForeignMirror
 from symfonic_redis.graph import StreamGraphStore
-from symfonic_redis.keys import ScopeKeys, scope_keys
+from symfonic_redis.keys import scope_keys
 from symfonic_redis.messages import turns_of
 from symfonic_redis.models import (
     Durability,
@@ -24,9 +23,8 @@ from symfonic_redis.models import (
     PushReceipt,
     STMSummaryMode,
     check_ttl,
-    coerce_durability,
 )
-from symfonic_redis.nodes import turn_extra
+from symfonic_redis.pushes import Push, encode_turn, prepare
 from symfonic_redis.render import Scrubber, render_entry
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scope import ScopeLike
@@ -82,10 +80,10 @@ class WorkingLayer:
         ttl: float | None = None,
         strict: bool = False,
     ) -> None:
-        _check_count("max_entries", max_entries, least=1, most=MAX_ENTRIES)
-        _check_count("evicted_retention", evicted_retention, least=0, most=MAX_ENTRIES)
+        check_count("max_entries", max_entries, least=1, most=MAX_ENTRIES)
+        check_count("evicted_retention", evicted_retention, least=0, most=MAX_ENTRIES)
         if working_graph_retention is not None:
-            _check_count("working_graph_retention", working_graph_retention, least=0, most=MAX_NODES)
+            check_count("working_graph_retention", working_graph_retention, least=0, most=MAX_NODES)
         if stm_summary_mode not in get_args(STMSummaryMode):
             raise ConfigurationError(f"stm_summary_mode must be one of {', '.join(get_args(STMSummaryMode))}")
         self.deployment = deployment_of(redis)
@@ -153,28 +151,25 @@ class WorkingLayer:
 
         Cost: one round trip for at most 10,000 turns and 64 MiB; one LLEN for no turns at all.
         """
-        turns = list(entries)
-        # First of all, so that a misspelt marker is told before anything else.
-        durabilities = [_resolve(durability, turn) for turn in turns]
-        keys = scope_keys(self.deployment.prefix, scope)
-        rows = [self._row(keys, turn) for turn in turns]
-        idempotency = None if idempotency_key is None else Idempotency.of(idempotency_key, idempotency_ttl)
-        if not rows:
-            length = await self.store.read("length", keys.turns, "LLEN", keys.turns)
+        push = prepare(self.deployment, scope, entries, durability, mirrored=self.mirror is not None)
+        if idempotency_key is not None:
+            push = push._replace(idempotency=Idempotency.of(idempotency_key, idempotency_ttl))
+        if not push.rows:
+            length = await self.store.read("length", push.keys.turns, "LLEN", push.keys.turns)
             return PushReceipt((), min(length, self.bounds.window), 0, duplicate=False)
-        extras: list[bytes] = []
-        if self.mirror:
-            extras = [turn_extra(turn.metadata, marker) for turn, marker in zip(turns, durabilities, strict=True)]
+        return await self._send(push)
+
+    async def _send(self, push: Push) -> PushReceipt:
         receipt = await self.store.push(
-            keys,
-            rows,
+            push.keys,
+            push.rows,
             self.bounds,
             mirror=self.mirror,
-            extras=extras if any(extras) else (),
-            idempotency=idempotency,
+            extras=push.extras,
+            idempotency=push.idempotency,
         )
         if self.foreign and not receipt.duplicate:
-            added = await self.foreign.add(scope, turns, durabilities)
+            added = await self.foreign.add(push.scope, push.turns, push.durabilities)
             receipt = receipt._replace(node_ids=added)
         return receipt
 
@@ -269,7 +264,7 @@ class WorkingLayer:
             return 0
         keys = scope_keys(self.deployment.prefix, scope)
         rows = [
-            self._row(keys, MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata))
+            encode_turn(self.deployment, keys, MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata))
             for content, metadata in turns[-most:]
         ]
         return await self.store.rehydrate(keys, rows, self.bounds, only_if_empty=only_if_empty)
@@ -278,22 +273,9 @@ class WorkingLayer:
         """One entry as a line of a prompt, `[working] user: Where is my order?`; see `render.render_entry`."""
         return render_entry(entry, scrubber)
 
-    def _row(self, keys: ScopeKeys, entry: Any) -> bytes:
-        row = encode_entry(entry, limit=self.deployment.max_row_bytes)
-        if entry.tenant_id != keys.tenant:
-            raise InvalidInput("an entry's tenant_id is not its scope's: nothing was written")
-        return row
 
-
-def _resolve(durability: object, entry: Any) -> Durability | None:
-    marker = durability
-    metadata = getattr(entry, "metadata", None)
-    if marker is None and isinstance(metadata, Mapping):
-        marker = metadata.get("durability")
-    return None if marker is None else coerce_durability(marker)
-
-
-def _check_count(name: str, value: int, *, least: int, most: int) -> None:
+def check_count(name: str, value: int, *, least: int, most: int) -> None:
+    """Refuse an argument that is no whole number from `least` to `most`, with `ConfigurationError`."""
     given: object = value  # an untyped caller may pass anything
     if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
         raise ConfigurationError(f"{name} must be a whole number from {least} to {most}: correct it")

@@ -188,12 +188,14 @@ class PushReceipt(NamedTuple):
         window_length: how many turns the window holds afterwards.
         evicted: how many turns this write moved out of the window.
         duplicate: the write had been applied before (a redelivery under the same idempotency key); nothing changed.
+        queued: nothing is stored yet: the turns wait in this worker, see `StandbyLayer`.
     """
 
     node_ids: tuple[str, ...]
     window_length: int
     evicted: int
     duplicate: bool
+    queued: bool = False
 
     @property
     def node_id(self) -> str | None:

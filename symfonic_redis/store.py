@@ -130,8 +130,12 @@ class Store:
 
     async def window(self, keys: ScopeKeys, length: int) -> list[MemoryEntry]:
         """The newest `length` entries, oldest first, in one LRANGE. Damaged rows are skipped, counted, logged once."""
-        rows = await self.read("get_context", keys.turns, "LRANGE", keys.turns, 0, length - 1)
-        return self.entries(keys, rows)
+        return self.entries(keys, await self.window_rows(keys, length))
+
+    async def window_rows(self, keys: ScopeKeys, length: int) -> list[bytes]:
+        """The newest `length` rows, newest first, in one LRANGE."""
+        rows: list[bytes] = await self.read("get_context", keys.turns, "LRANGE", keys.turns, 0, length - 1)
+        return rows
 
     def entries(self, keys: ScopeKeys, rows: Sequence[bytes], first: int = 0) -> list[MemoryEntry]:
         """Rows of the list, newest first, as entries, oldest first; `first` is the index of the newest one."""

@@ -34,6 +34,18 @@ windows_degraded = _meter.create_counter(
 summaries_degraded = _meter.create_counter(
     "symfonic.summaries.degraded", unit="{summary}", description="Summaries that are not what was asked for."
 )
+pushes_queued = _meter.create_counter(
+    "symfonic.pushes.queued", unit="{push}", description="Pushes that waited in a worker while the server was away."
+)
+pushes_replayed = _meter.create_counter(
+    "symfonic.pushes.replayed", unit="{push}", description="Pushes that had waited and are stored now."
+)
+pushes_lost = _meter.create_counter(
+    "symfonic.pushes.lost", unit="{push}", description="Pushes that waited and were given up."
+)
+windows_stale = _meter.create_counter(
+    "symfonic.windows.stale", unit="{read}", description="Windows served as they were last read."
+)
 window_length = _meter.create_histogram("symfonic.window.length", unit="{turn}", description="Window after a push.")
 mirror_length = _meter.create_histogram("symfonic.mirror.length", unit="{node}", description="Mirror after a push.")
 

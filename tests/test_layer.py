@@ -14,6 +14,7 @@ from symfonic_redis import (
     InvalidInput,
     MemoryEntry,
     MultiScopeIgnoredWarning,
+    PushReceipt,
     StreamGraphStore,
     TenantScope,
     WorkingLayer,
@@ -27,7 +28,7 @@ async def test_the_window_holds_the_newest_turns_oldest_first(redis, scope, turn
     for _ in range(5):
         receipt = await layer.push(scope, turn())
     assert texts(await layer.get_context(scope)) == ["turn 3", "turn 4", "turn 5"]
-    assert receipt == ((), 3, 1, False)
+    assert receipt == PushReceipt((), 3, 1, duplicate=False)
 
 
 async def test_a_turn_is_mirrored_by_the_push_itself(redis, scope, turn):
@@ -102,10 +103,10 @@ async def test_a_batch_is_stored_in_its_order_and_next_to_each_other(redis, scop
 
 async def test_an_empty_batch_changes_nothing(redis, scope, turn):
     layer = WorkingLayer(redis, max_entries=2)
-    assert await layer.push_many(scope, []) == ((), 0, 0, False)
+    assert await layer.push_many(scope, []) == PushReceipt((), 0, 0, duplicate=False)
     assert await keys_of(redis) == set()
     await layer.push_many(scope, [turn(), turn(), turn()])
-    assert await layer.push_many(scope, ()) == ((), 2, 0, False)
+    assert await layer.push_many(scope, ()) == PushReceipt((), 2, 0, duplicate=False)
 
 
 async def test_three_hundred_pushes_at_once_are_all_there_once(redis, scope, turn):
