@@ -40,7 +40,7 @@ async def test_every_fill_and_every_batch_gives_the_receipt_and_the_rows_it_shou
         await layer.push_many(scope, turns(fill))
         receipt = await layer.push_many(scope, turns(batch, fill + 1))
         out = max(0, fill + batch - window) - max(0, fill - window)
-        assert receipt == ((), min(window, fill + batch), out, False)
+        assert receipt == ((), min(window, fill + batch), out, False, False)
         assert await rows_of(redis, scope) == newest(fill + batch, kept)
         assert await window_of(layer, scope) == newest(fill + batch, window)[::-1]
 
@@ -76,8 +76,8 @@ async def test_another_window_needs_no_migration(redis, scope):
     assert await window_of(WorkingLayer(redis, max_entries=2), scope) == ["8", "9"]
     wider = WorkingLayer(redis, max_entries=7)
     assert await window_of(wider, scope) == ["3", "4", "5", "6", "7", "8", "9"]
-    assert await wider.push_many(scope, turns(1, 10)) == ((), 7, 1, False)
-    assert await WorkingLayer(redis, max_entries=2).push_many(scope, turns(1, 11)) == ((), 2, 1, False)
+    assert await wider.push_many(scope, turns(1, 10)) == ((), 7, 1, False, False)
+    assert await WorkingLayer(redis, max_entries=2).push_many(scope, turns(1, 11)) == ((), 2, 1, False, False)
     assert len(await rows_of(redis, scope)) == 11
 
 
@@ -86,7 +86,7 @@ async def test_a_smaller_bound_cuts_at_most_sixteen_rows_more_than_it_adds(redis
     small = WorkingLayer(redis, max_entries=3, evicted_retention=2)
     with caplog.at_level(logging.WARNING, "symfonic_redis"):
         receipt = await small.push_many(scope, turns(1, 201))
-        assert receipt == ((), 3, 1, False)
+        assert receipt == ((), 3, 1, False, False)
         assert await rows_of(redis, scope) == newest(201, 184)
         await small.push_many(scope, turns(50, 202))
         assert await rows_of(redis, scope) == newest(251, 168)

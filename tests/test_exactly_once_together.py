@@ -46,11 +46,11 @@ async def test_a_redelivered_job_is_stored_once_though_replies_are_lost(proxy, v
         proxy.on(b"EVALSHA", "lose", times=2)
         # The retry of one call gets that call's receipt. It is no duplicate: nobody else had stored the turn.
         receipt = await layer.push(scope, _turn("once"), idempotency_key="job-1")
-        assert receipt[1:] == (2, 0, False)
+        assert receipt[1:] == (2, 0, False, False)
         assert receipt.node_id is not None
         proxy.on(b"EVALSHA", "lose")
         again = await layer.push(scope, _turn("once"), idempotency_key="job-1")
-        assert again == ((), 2, 0, True)
+        assert again == ((), 2, 0, True, False)
         assert (await WorkingLayer(direct).push(scope, _turn("once"), idempotency_key="job-1")).duplicate
         assert [entry.content for entry in await layer.get_context(scope)] == ["warm", "once"]
 

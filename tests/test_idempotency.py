@@ -21,7 +21,7 @@ async def test_a_redelivered_turn_is_stored_once_from_two_workers(redis, server,
         stored = await first.push(scope, turn("c"), idempotency_key="job-42")
         again = await second.push(scope, turn("c again"), idempotency_key="job-42")
         assert (stored.duplicate, stored.evicted, len(stored.node_ids)) == (False, 1, 1)
-        assert again == ((), 2, 0, True)
+        assert again == ((), 2, 0, True, False)
         assert texts(await second.get_context(scope)) == ["b", "c"]
         assert len(await StreamGraphStore(other).query_nodes(scope)) == 3
 
@@ -64,7 +64,7 @@ async def test_a_key_outlives_a_clear(redis, scope, turn):
     layer = WorkingLayer(redis)
     await layer.push(scope, turn(), idempotency_key="job")
     await layer.clear(scope)
-    assert await layer.push(scope, turn(), idempotency_key="job") == ((), 0, 0, True)
+    assert await layer.push(scope, turn(), idempotency_key="job") == ((), 0, 0, True, False)
     assert await layer.get_context(scope) == []
 
 

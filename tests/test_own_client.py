@@ -30,7 +30,7 @@ async def test_a_client_of_any_flavour_works(valkey, prefix, scope, turn, decode
             await layer.push(scope, turn("ä €"), idempotency_key="job")
             assert (await layer.push(scope, turn(), idempotency_key="job")).duplicate
             receipt = await layer.push_many(scope, [turn("two"), turn("three")])
-            assert receipt[1:] == (2, 1, False)
+            assert receipt[1:] == (2, 1, False, False)
             assert [entry.content for entry in await layer.get_context(scope)] == ["two", "three"]
             assert [node.label for node in await graph.query_nodes(scope)] == ["ä €", "two", "three"]
             assert (await graph.get_node(scope, receipt.node_ids[0])).label == "two"

@@ -678,7 +678,7 @@ class Parity(RuleBasedStateMachine):
         assert done == expected
         length = await self.check_other_way(pair, worker, native=native)
         if receipt is not None:
-            assert receipt[1:] == (length, before + 1 - length, False)
+            assert receipt[1:] == (length, before + 1 - length, False, False)
             assert len(receipt.node_ids) <= (self.mirror != "none")
 
     @rule(where=where, native=native, worker=worker, draft=drafts(good_marks))

@@ -75,8 +75,8 @@ def _rehydrate(*, only_if_empty: bool):
 
 
 WRITES = {
-    "push": Case(_push, (["d"], (3, 1, False)), (["b", "c", "d"], ["a", "b", "c", "d"], 4)),
-    "push_many": Case(_push_many, (["d", "e"], (3, 2, False)), (["c", "d", "e"], ["a", "b", "c", "d", "e"], 5)),
+    "push": Case(_push, (["d"], (3, 1, False, False)), (["b", "c", "d"], ["a", "b", "c", "d"], 4)),
+    "push_many": Case(_push_many, (["d", "e"], (3, 2, False, False)), (["c", "d", "e"], ["a", "b", "c", "d", "e"], 5)),
     "clear": Case(lambda worker, scope: worker.layer.clear(scope), None, ([], [], 0)),
     "rehydrate": Case(_rehydrate(only_if_empty=False), 2, (["c", "d", "e"], ["a", "b", "c"], 5)),
     "resume": Case(_rehydrate(only_if_empty=True), 2, (["d", "e"], [], 2), empty=True),
