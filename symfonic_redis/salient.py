@@ -18,8 +18,10 @@ from symfonic_redis.salient_values import (
     OPENS,
     PAUSES,
     PUNCTUATION,
+    Forms,
     Found,
     Line,
+    cut,
     plain,
     read,
     unclosed,
@@ -37,6 +39,7 @@ _GROUP = 9  # words of a number in groups, or of a date in words, with the value
 _BRACKETED = 5  # words to look for a bracket's other half
 _QUESTION, _BARE = 4, 2  # words of a question that are quoted, of an answer that does not say what it answers
 _SPEAKER_CHARS = 40
+_READ, _READ_A_TURN, _READ_OF_TURN = 16_000, 320, 8000  # characters
 _TRIED, _MISSES, _ROOM = 4000, 12, 6  # so that a huge dialogue takes a bounded time
 
 _Span = tuple[int, int, int]  # a line's number, its words from, to before
@@ -47,15 +50,19 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
 
     A bullet is `- speaker: phrases`, one for each turn that has any, oldest first. Phrases of one line that do not
     touch are joined by an ellipsis, those of several lines by a semicolon. The same turns always give the same text.
-    Of a turn of more than 8,000 characters its first 6,000 and last 2,000 are read.
+    At most 8,000 characters of a turn are read, and of all turns 16,000, or 320 for each if those are more: short turns
+    whole, of the long ones an equal share, three quarters of it from the front and the rest from the end.
 
     Args:
         entries: objects with `content` and `metadata["speaker"]`, oldest first.
-        max_chars: the longest text; 0 for no limit, then every sentence with a value is there whole.
+        max_chars: the longest text; 0 for no limit, then every sentence with a value that was read is there whole.
     """
+    turns = list(entries)
+    texts = [getattr(turn, "content", None) or "" for turn in turns]
+    limit = _share(list(map(len, texts)))
     dialogue = _Dialogue()
-    for entry in entries:
-        dialogue.hear(entry)
+    for turn, text in zip(turns, texts, strict=True):
+        dialogue.hear(_speaker(turn), cut(text, limit))
     bullets = _Bullets(dialogue, max_chars)
     if not max_chars:
         for number, line in enumerate(dialogue.lines):
@@ -70,6 +77,26 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
             break
     bullets.complete()
     return bullets.text(), any(key not in bullets.covered for key in dialogue.values)
+
+
+def _share(sizes: list[int]) -> int:
+    """Return how many characters to read of a turn, so that all turns of these sizes keep within what a call may read.
+
+    What the short ones leave goes to the long ones.
+    """
+    room = max(_READ, _READ_A_TURN * len(sizes))
+    left = len(sizes)
+    for size in sorted(sizes):
+        if size * left > room:
+            return min(_READ_OF_TURN, room // left)
+        room, left = room - size, left - 1
+    return _READ_OF_TURN
+
+
+def _speaker(turn: Any) -> str:
+    """Return who said a turn, on one line."""
+    name = str((getattr(turn, "metadata", None) or {}).get("speaker") or "")[:_SPEAKER_CHARS]
+    return " ".join(plain(name).split()) or "unknown"
 
 
 @dataclass(slots=True)
@@ -106,17 +133,16 @@ class _Dialogue:
     heads: list[int] = field(default_factory=list)  # by line: the one that announces it, as "Your orders:" does, or -1
     asked: list[str] = field(default_factory=list)  # by line: the end of the question it answers, or nothing
     values: dict[str, _Value] = field(default_factory=dict)
+    forms: Forms = field(default_factory=Forms)
     question: str = ""
 
-    def hear(self, entry: Any) -> None:
+    def hear(self, speaker: str, text: str) -> None:
         """Read the next turn."""
-        metadata = getattr(entry, "metadata", None) or {}
-        speaker = " ".join(plain(str(metadata.get("speaker") or "unknown")).split())[:_SPEAKER_CHARS] or "unknown"
         turn, crowd, head = len(self.speakers), 0, -1
         asked = self.question if turn and speaker != self.speakers[-1] else ""
         self.question = ""
         self.speakers.append(speaker)
-        for line in read(getattr(entry, "content", None) or "", answer=bool(asked)):
+        for line in read(text, self.forms, answer=bool(asked)):
             number = len(self.lines)
             self.lines.append(line)
             self.turns.append(turn)

@@ -7,8 +7,8 @@ capitals every longer word may be one. So may a line that is nothing but an answ
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 # What a value weighs. Ids come first: nobody can guess one back, while a name is often said again.
@@ -26,8 +26,7 @@ _WORD = 1.0  # a word of a script without capitals
 _PAIRED = 1.2  # how much more a name of two words weighs: each
 _ASKED = 0.6  # how much of it is left in a question, where nothing is settled yet
 
-_HEAD, _TAIL = 6000, 2000  # characters read of a longer turn
-_SEAMS = " \n\u3002"  # where that may be cut
+_SEAMS = " \n\u3002"  # where a long text may be cut
 _LONGEST = 120  # characters of a value
 _BLOB = 1000  # characters of a word that is data, not text
 _ID_DIGITS, _LONG_DIGITS, _CODE_CHARS = 6, 4, 4
@@ -59,11 +58,12 @@ _RUN = re.compile(
     # What belongs to the character before it: accents, joiners, variation selectors.
     f"[\u0300-\u036f\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef]*[{_AFTER}]*\\s*"
 )
+_DIGIT, _LETTER = re.compile(r"\d"), re.compile(r"[^\W\d_]")
 _ONLY_HIRAGANA = re.compile(f"[{_HIRAGANA}]+")  # particles and endings
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _LONE = re.compile("[\ud800-\udfff]")
 _MARKER = re.compile(r"\s*(?:(?:[-*+•‣·\u2013—>|]|#{1,6})\s+)*(?:(\(?(?:\d{1,3}|[A-Za-z])[.)])\s+)?")
-_BOLD = re.compile(r"(?<!\w)\*\*(?=\S)(.+?)(?<=\S)\*\*(?!\w)")
+_BOLD = re.compile(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
 _UNIT = re.compile(r"\d{1,4}[^\W\d_]{1,4}")  # 20th, 5kg
 _CLOCK = re.compile(r"\d{1,2}(?:[:.]\d\d){1,2}")
 _COMPOUND = re.compile(r"[^\W\d_][-/][^\W\d_]")
@@ -82,12 +82,11 @@ class Found(NamedTuple):
 class Line:
     """A line of a turn, in words. Those of a script without spaces carry the spaces that follow them."""
 
-    __slots__ = ("asks", "found", "glue", "listed", "mark", "starts", "words")
+    __slots__ = ("asks", "found", "glue", "mark", "starts", "words")
 
-    def __init__(self, words: list[str], glue: str, mark: str, *, listed: bool) -> None:
+    def __init__(self, words: list[str], glue: str, mark: str) -> None:
         self.words, self.glue = words, glue
         self.mark = mark  # its number in a list, such as "2."
-        self.listed = listed  # whether it had a list's marker
         self.starts = [0]  # where its sentences begin
         self.asks = False  # whether its last sentence is a question
         self.found: list[Found] = []
@@ -100,19 +99,25 @@ class Line:
         """Return the range of whole sentences that holds the words from `start` to `stop`."""
         if len(self.starts) == 1:
             return 0, len(self.words)
-        first = max(one for one in self.starts if one <= start)
-        return first, next((one for one in self.starts if one >= stop), len(self.words))
+        after = bisect_left(self.starts, stop)
+        end = self.starts[after] if after < len(self.starts) else len(self.words)
+        return self.starts[bisect_right(self.starts, start) - 1], end
 
 
-class _Word(NamedTuple):
-    """What the form of a word says, whatever stands around it."""
+_Form = tuple[float, str, bool, int, str, str]
+"""What the form of a word says, whatever stands around it:
 
-    weight: float  # 0 for a word that is no value
-    key: str
-    capital: bool
-    ends: int  # 0: no sentence, 1: perhaps one, by a full stop, 2: surely
-    mark: str  # its last character within closing quotes and brackets
-    closer: str  # what ends the quotation it opens, or nothing
+its weight, 0 for no value; its key; whether it is a name by its capital; whether it ends a sentence: 0 no, 1 perhaps, by
+a full stop, 2 surely; its last character within closing quotes and brackets; what closes the quotation it opens.
+"""
+
+
+class Forms(dict[str, _Form | None]):
+    """The forms of a dialogue's words, each looked at once; None for a plain one."""
+
+    def __missing__(self, word: str) -> _Form | None:
+        form = self[word] = _look(word)
+        return form
 
 
 def plain(text: str) -> str:
@@ -132,32 +137,44 @@ def unclosed(text: str) -> int:
     return sum(map(text.count, OPENS)) - sum(map(text.count, CLOSES))
 
 
-def read(text: str, *, answer: bool) -> Iterator[Line]:
-    """Yield a turn's lines that have text, with their values. `answer`: the turn before it asked something."""
-    if len(text) > _HEAD + _TAIL:
-        # A word that is cut in two would be another value.
-        front, back = text[:_HEAD], text[-_TAIL:]
-        text = f"{front[: 1 + max(map(front.rfind, _SEAMS)) or _HEAD]}\n{back[max(0, *map(back.find, _SEAMS)) :]}"
+def read(text: str, forms: Forms, *, answer: bool) -> Iterator[Line]:
+    """Yield a text's lines that have words, with their values. `answer`: the turn before it asked something."""
     code = False
     for raw in text.splitlines():
-        if raw.lstrip().startswith("```"):
+        body = raw.strip()
+        if not body:
+            continue
+        if body.startswith("```"):
             code = not code
             continue
-        mark, body = ("", raw) if code else _unmarked(raw)
+        mark, size = "", len(body)
+        if not code:
+            if not (body[0].isalpha() and body[1:2].isalnum()) and (prefix := _MARKER.match(body)):
+                mark, body = prefix[1] or "", body[prefix.end() :]
+            if "**" in body:
+                body = _BOLD.sub(_inside, body)
         words, glue = _words(plain(body))
         if words:
-            line = Line(words, glue, mark, listed=len(body) < len(raw))
-            _find(line)
-            _find_phrase(line, answer=answer)
+            line = Line(words, glue, mark)
+            _find(line, forms)
+            if answer or len(body) < size:
+                _find_phrase(line, answer=answer)
             answer = False
             yield line
 
 
-def _unmarked(raw: str) -> tuple[str, str]:
-    """Return a line's number in a list, and the line without the marks of a list, a heading, a table or bold type."""
-    prefix = _MARKER.match(raw)
-    mark, body = (prefix[1] or "", raw[prefix.end() :]) if prefix else ("", raw)
-    return mark, _BOLD.sub(r"\1", body) if "**" in body else body
+def cut(text: str, limit: int) -> str:
+    """Return the text, or its head and its tail if it is longer than the limit: the tail a quarter of that."""
+    if len(text) <= limit:
+        return text
+    # A word that is cut in two would be another value.
+    front, back = text[: limit - limit // 4], text[-(limit // 4) :] if limit > 3 else ""
+    front = front[: 1 + max(map(front.rfind, _SEAMS)) or None]
+    return f"{front}\n{back[max(0, *map(back.find, _SEAMS)) :]}"
+
+
+def _inside(bold: re.Match[str]) -> str:
+    return bold[1]
 
 
 def _words(body: str) -> tuple[list[str], str]:
@@ -171,15 +188,13 @@ def _words(body: str) -> tuple[list[str], str]:
     return words, glue
 
 
-@lru_cache(maxsize=8192)  # a dialogue is made of few words; 8192 take about 2 MB
-def _look(word: str) -> _Word | None:
+def _look(word: str) -> _Form | None:
     """Return what a word is by its form alone; None for a plain one."""
     word = word.strip()
-    if word.isalpha() and word.islower():
-        return None
     core = word.strip(_EDGE)
-    small = core.isalpha() and core.islower()
-    weight, capital = (0.0, False) if small or not 0 < len(core) <= _LONGEST else _weigh(core)
+    weight, capital = _weigh(core) if 0 < len(core) <= _LONGEST else (0.0, False)
+    if core == word:
+        return (weight, core.casefold(), capital, 0, word[-1:], "") if weight else None
     mark = word.rstrip(_MARKS)[-1:] or word[-1:]
     ends = 2 if mark in _STOPS else 0
     if mark == ".":
@@ -188,16 +203,21 @@ def _look(word: str) -> _Word | None:
         initial = len(core) == 1 and core.isalpha()
         ends = 0 if "." in core or initial or (brief and len(core) <= _ABBREVIATION) else 1
     closer = _QUOTES.get(word[:1], "")
-    if closer in word[1:]:
-        weight, closer = max(weight, _QUOTED if closer and core else 0), ""
+    if closer and closer in word[1:]:
+        weight, closer = max(weight, _QUOTED if core else 0), ""
     if weight or closer or mark in PUNCTUATION:
-        return _Word(weight, core.casefold(), capital, ends, mark, closer)
+        return weight, core.casefold(), capital, ends, mark, closer
     return None
 
 
 def _weigh(core: str) -> tuple[float, bool]:
-    """Return what a word without the punctuation around it weighs, and whether it has a capital and no digits."""
-    if not core.isalpha() and any(map(str.isdigit, core)):
+    """Return what a word without the punctuation around it weighs, and whether it is a name by its capital."""
+    if core.isalpha():
+        if core.islower():
+            return 0, False
+        if core.istitle() and core[0].isupper():
+            return (_NAME, True) if len(core) > 1 else (0, False)
+    elif _DIGIT.search(core):
         return _weigh_number(core), False
     if _SIGNED.search(core):
         return _ID, False
@@ -206,13 +226,12 @@ def _weigh(core: str) -> tuple[float, bool]:
         return (_CAPITALS if len(core) > 2 and core.isupper() else _NAME) if name else 0, name  # noqa: PLR2004 - two letters are no acronym
     if _COMPOUND.search(core):
         return _PHRASE, False
-    caseless = len(core) > 1 and core.lower() == core.upper() and any(map(str.isalpha, core))
+    caseless = len(core) > 1 and core.lower() == core.upper() and _LETTER.search(core)
     return _WORD if caseless and not _ONLY_HIRAGANA.fullmatch(core) else 0, False
 
 
 def _weigh_number(core: str) -> float:
-    digits = sum(map(str.isdigit, core))
-    letters = any(map(str.isalpha, core))
+    digits, letters = len(_DIGIT.findall(core)), bool(_LETTER.search(core))
     sign = core.lstrip("+-")[:1] in _SIGNS or core[-1] in _SIGNS
     if _UNIT.fullmatch(core) or (not letters and (digits < _LONG_DIGITS or _CLOCK.fullmatch(core))):
         return _AMOUNT if sign else _NUMBER
@@ -221,23 +240,34 @@ def _weigh_number(core: str) -> float:
     return _ID if letters or digits >= _ID_DIGITS else LONG
 
 
-def _find(line: Line) -> None:
+def _find(line: Line, forms: Forms) -> None:
     """Find a line's sentences, and the words and quotations of it that are values."""
     words, found = line.words, line.found
-    colon, since = -1, 0
+    colon, since, first, named = -1, 0, 0, -1
     for at, word in enumerate(words):
-        info = _look(word)
-        if info is None:
+        if word.islower() and word.isalpha():
+            continue  # most words, and no value by their form
+        form = forms[word]
+        if form is None:
             continue
-        if info.capital:
-            _find_name(line, at, info)
-        elif info.weight:
-            found.append(Found(at, at + 1, info.key, info.weight))
-        if info.closer:
-            _find_quotation(line, at, info.closer)
-        if info.ends:
-            since = _end(line, at, info, since)
-        elif info.mark in COLONS and colon < 0 and at < _LABEL_WORDS:
+        weight, key, capital, ends, mark, closer = form
+        if capital:
+            # A word has a capital too where it stands first in a sentence. Two of them are a name.
+            paired = named == at - 1 >= first
+            if paired and named == first:
+                found.append(Found(first, at, forms[words[first]][1], weight))
+            if at > first or weight == _CAPITALS:
+                found.append(Found(at, at + 1, key, weight * _PAIRED if paired else weight))
+            if mark not in PUNCTUATION:
+                named = at
+        elif weight:
+            found.append(Found(at, at + 1, key, weight))
+        if closer:
+            _find_quotation(line, at, closer)
+        if ends:
+            since = _end(line, at, ends, mark, since)
+            first = line.starts[-1]
+        elif mark in COLONS and colon < 0 and at < _LABEL_WORDS:
             colon = at
     if 0 <= colon < len(words) - 1:
         # What stands before a colon at the front is the name of the value, and is none.
@@ -247,29 +277,18 @@ def _find(line: Line) -> None:
             _add(line, colon + 1, len(words), _PHRASE)
 
 
-def _end(line: Line, at: int, info: _Word, since: int) -> int:
+def _end(line: Line, at: int, ends: int, mark: str, since: int) -> int:
     """End the sentence whose values begin with number `since`, if it ends here; return the next one's number."""
-    line.asks = info.mark in ASKS
+    line.asks = mark in ASKS
     if line.asks:
         line.found[since:] = [one._replace(weight=one.weight * _ASKED) for one in line.found[since:]]
     after = line.words[at + 1][0] if at + 1 < len(line.words) else ""
     # What follows a full stop small or as a number goes on: "approx. five", "No. 5".
-    if after and (info.ends > 1 or not (after.islower() or after.isdigit())):
+    if after and (ends > 1 or not (after.islower() or after.isdigit())):
         line.starts.append(at + 1)
         line.asks = False
         return len(line.found)
     return since
-
-
-def _find_name(line: Line, at: int, info: _Word) -> None:
-    """Take a word with a capital, unless it has it from standing first in a sentence. Two of them are a name."""
-    first = line.starts[-1]
-    before = _look(line.words[at - 1]) if at > first else None
-    paired = before is not None and before.capital and before.mark not in PUNCTUATION
-    if before and paired and at - 1 == first:
-        line.found.append(Found(first, at, before.key, info.weight))
-    if at > first or info.weight == _CAPITALS:
-        line.found.append(Found(at, at + 1, info.key, info.weight * (_PAIRED if paired else 1)))
 
 
 def _find_quotation(line: Line, at: int, closer: str) -> None:
@@ -281,10 +300,10 @@ def _find_quotation(line: Line, at: int, closer: str) -> None:
 
 
 def _find_phrase(line: Line, *, answer: bool) -> None:
-    """Take a short item or answer as a whole where no word of it stands out."""
+    """Take a short list item, bold line or answer as a whole where no word of it stands out."""
     count = len(line.words)
     first = line.starts[1] if len(line.starts) > 1 else count
-    if (line.listed or answer) and count <= _ITEM_WORDS and all(one.weight <= _WORD for one in line.found):
+    if count <= _ITEM_WORDS and all(one.weight <= _WORD for one in line.found):
         _add(line, 0, count, _PHRASE)
     elif answer and not line.found and first <= _REPLY_WORDS:
         _add(line, 0, first, _REPLY)
