@@ -7,7 +7,7 @@ capitals every longer word may be one. So may a line that is nothing but an answ
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -26,7 +26,6 @@ _WORD = 1.0  # a word of a script without capitals
 _PAIRED = 1.2  # how much more a name of two words weighs: each
 _ASKED = 0.6  # how much of it is left in a question, where nothing is settled yet
 
-_SEAMS = " \n\u3002"  # where a long text may be cut
 _LONGEST = 120  # characters of a value
 _BLOB = 1000  # characters of a word that is data, not text
 _ID_DIGITS, _LONG_DIGITS, _CODE_CHARS = 6, 4, 4
@@ -89,7 +88,7 @@ class Line:
         self.mark = mark  # its number in a list, such as "2."
         self.starts = [0]  # where its sentences begin
         self.asks = False  # whether its last sentence is a question
-        self.found: list[Found] = []
+        self.found: list[Found] = []  # in order
 
     def text(self, start: int, stop: int) -> str:
         """Return these words as they were said, but with single spaces."""
@@ -104,19 +103,24 @@ class Line:
         return self.starts[bisect_right(self.starts, start) - 1], end
 
 
-_Form = tuple[float, str, bool, int, str, str]
-"""What the form of a word says, whatever stands around it:
+_Form = tuple[float, bool, int, str, str]
+"""What the form of a word says, whatever stands around it.
 
-its weight, 0 for no value; its key; whether it is a name by its capital; whether it ends a sentence: 0 no, 1 perhaps, by
-a full stop, 2 surely; its last character within closing quotes and brackets; what closes the quotation it opens.
+Its weight, 0 for no value; whether it is a name by its capital; whether it ends a sentence: 0 no, 1 perhaps, by a full
+stop, 2 surely; its last punctuation mark, or a space; what closes the quotation it opens, or nothing.
 """
 
 
 class Forms(dict[str, _Form | None]):
-    """The forms of a dialogue's words, each looked at once; None for a plain one."""
+    """The forms of a dialogue's words, each word looked at once; None for a plain one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[_Form, _Form] = {}  # one object for each, so that the garbage collector has little to see
 
     def __missing__(self, word: str) -> _Form | None:
-        form = self[word] = _look(word)
+        form = _look(word)
+        form = self[word] = self._known.setdefault(form, form) if form else None
         return form
 
 
@@ -163,16 +167,6 @@ def read(text: str, forms: Forms, *, answer: bool) -> Iterator[Line]:
             yield line
 
 
-def cut(text: str, limit: int) -> str:
-    """Return the text, or its head and its tail if it is longer than the limit: the tail a quarter of that."""
-    if len(text) <= limit:
-        return text
-    # A word that is cut in two would be another value.
-    front, back = text[: limit - limit // 4], text[-(limit // 4) :] if limit > 3 else ""
-    front = front[: 1 + max(map(front.rfind, _SEAMS)) or None]
-    return f"{front}\n{back[max(0, *map(back.find, _SEAMS)) :]}"
-
-
 def _inside(bold: re.Match[str]) -> str:
     return bold[1]
 
@@ -190,12 +184,14 @@ def _words(body: str) -> tuple[list[str], str]:
 
 def _look(word: str) -> _Form | None:
     """Return what a word is by its form alone; None for a plain one."""
-    word = word.strip()
-    core = word.strip(_EDGE)
+    core = _core(word)
     weight, capital = _weigh(core) if 0 < len(core) <= _LONGEST else (0.0, False)
-    if core == word:
-        return (weight, core.casefold(), capital, 0, word[-1:], "") if weight else None
+    if core is word:
+        return (weight, capital, 0, " ", "") if weight else None
+    word = word.strip()
     mark = word.rstrip(_MARKS)[-1:] or word[-1:]
+    if mark not in PUNCTUATION:
+        mark = " "
     ends = 2 if mark in _STOPS else 0
     if mark == ".":
         # "3." may be an ordinal, "z.B." and "No." are abbreviations: where in doubt, the sentence goes on.
@@ -205,9 +201,7 @@ def _look(word: str) -> _Form | None:
     closer = _QUOTES.get(word[:1], "")
     if closer and closer in word[1:]:
         weight, closer = max(weight, _QUOTED if core else 0), ""
-    if weight or closer or mark in PUNCTUATION:
-        return weight, core.casefold(), capital, ends, mark, closer
-    return None
+    return (weight, capital, ends, mark, closer) if weight or closer or mark != " " else None
 
 
 def _weigh(core: str) -> tuple[float, bool]:
@@ -250,18 +244,18 @@ def _find(line: Line, forms: Forms) -> None:
         form = forms[word]
         if form is None:
             continue
-        weight, key, capital, ends, mark, closer = form
+        weight, capital, ends, mark, closer = form
         if capital:
             # A word has a capital too where it stands first in a sentence. Two of them are a name.
             paired = named == at - 1 >= first
             if paired and named == first:
-                found.append(Found(first, at, forms[words[first]][1], weight))
+                found.append(Found(first, at, _key(words[first]), weight))
             if at > first or weight == _CAPITALS:
-                found.append(Found(at, at + 1, key, weight * _PAIRED if paired else weight))
-            if mark not in PUNCTUATION:
+                found.append(Found(at, at + 1, _key(word), weight * _PAIRED if paired else weight))
+            if mark == " ":
                 named = at
         elif weight:
-            found.append(Found(at, at + 1, key, weight))
+            found.append(Found(at, at + 1, _key(word), weight))
         if closer:
             _find_quotation(line, at, closer)
         if ends:
@@ -310,5 +304,14 @@ def _find_phrase(line: Line, *, answer: bool) -> None:
 
 
 def _add(line: Line, start: int, stop: int, weight: float) -> None:
-    if key := line.text(start, stop).strip(_EDGE).casefold():
-        line.found.append(Found(start, stop, key, weight))
+    if key := _key(line.text(start, stop)):
+        insort(line.found, Found(start, stop, key, weight))
+
+
+def _key(text: str) -> str:
+    return _core(text).casefold()
+
+
+def _core(text: str) -> str:
+    """Return the text without the punctuation around it."""
+    return text if text.isalnum() else text.strip(_EDGE)

@@ -52,6 +52,8 @@ ORDER = (
     "window",
     "summary",
     "salient_values",
+    "salient_dialogue",
+    "salient_bullets",
     "salient",
     "summarize",
     "layer",
