@@ -12,7 +12,8 @@ from typing import Any
 
 from symfonic_redis.salient_bullets import ROOM, Bullets, Span
 from symfonic_redis.salient_dialogue import Dialogue, Value
-from symfonic_redis.salient_values import CLOSES, COLONS, PAUSES, Line, unclosed, unit
+from symfonic_redis.salient_values import Line
+from symfonic_redis.salient_words import CLOSES, COLONS, PAUSES, unclosed, unit
 from symfonic_redis.summary import MAX_CHARS
 
 _LEFT, _LEFT_CHARS, _RIGHT_CHARS = 3, 28, 14  # words and characters of context
@@ -26,7 +27,7 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
 
     A bullet is `- speaker: phrases`, one for each turn that has any, oldest first. Phrases of one line that do not
     touch are joined by an ellipsis, those of several lines by a semicolon. The same turns always give the same text.
-    At most 8,000 characters of a turn are read, and of all turns 16,000, or 320 for each if those are more: short turns
+    At most 8,000 characters of a turn are read, and of all turns 12,000, or 240 for each if those are more: short turns
     whole, of the long ones an equal share, three quarters of it from the front and the rest from the end.
 
     Args:
@@ -38,7 +39,7 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
     if not max_chars:
         for number, line in enumerate(dialogue.lines):
             if line.found:
-                bullets.add([(number, *line.sentences(one.start, one.stop)) for one in line.found])
+                bullets.add(list({(number, *line.sentences(one.start, one.stop)) for one in line.found}))
         return bullets.text(), False
     missed = 0
     for value in dialogue.ranked()[:_TRIED]:

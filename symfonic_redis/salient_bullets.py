@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from symfonic_redis.salient_dialogue import Dialogue
-from symfonic_redis.salient_values import CLOSES, OPENS, PAUSES, PUNCTUATION, Line, unclosed
+from symfonic_redis.salient_values import Line
+from symfonic_redis.salient_words import CLOSES, OPENS, PAUSES, PUNCTUATION, unclosed
 
 Span = tuple[int, int, int]
 """A line's number, its words from, to before."""

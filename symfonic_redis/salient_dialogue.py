@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import pow, sqrt  # noqa: A004 - unlike the built-in `pow`, it always gives a float
 from typing import Any
 
-from symfonic_redis.salient_values import COLONS, LONG, Forms, Found, Line, plain, read
+from symfonic_redis.salient_values import Found, Line, read
+from symfonic_redis.salient_words import COLONS, LONG, Forms, plain
 
 _SHARED = 1.4  # what two speakers said is what they talk about
 _AGE = 0.3  # how much less the oldest turn weighs than the newest
@@ -16,7 +17,7 @@ _QUESTION = 4  # words of a question that are quoted
 _SPEAKER_CHARS = 40
 
 # Characters that are read: of all turns, or of each if those are more; of one turn.
-_READ, _READ_A_TURN, _READ_OF_TURN = 16_000, 320, 8000
+_READ, _READ_A_TURN, _READ_OF_TURN = 12_000, 240, 8000
 _SEAMS = " \n\u3002"  # where a long text may be cut
 
 

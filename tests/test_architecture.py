@@ -51,6 +51,7 @@ ORDER = (
     "conversation",
     "window",
     "summary",
+    "salient_words",
     "salient_values",
     "salient_dialogue",
     "salient_bullets",
