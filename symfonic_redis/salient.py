@@ -1,7 +1,8 @@
 """Older turns as the few phrases an agent still needs, by rule: no model, no server.
 
-The rule is ours. Each distinct value (`salient_values` finds them) is kept where it was said last, with the words
-around it that say what it is, the heaviest first, until the text is full. `docs/salient.md` has the measurements.
+The rule is ours. Each distinct value (`salient_values` finds them, `salient_dialogue` weighs them) is kept where it was
+said last, with the words around it that say what it is, the heaviest first, until the text is full. `docs/salient.md`
+has the measurements.
 """
 
 from __future__ import annotations
