@@ -29,7 +29,6 @@ from symfonic_redis.salient_words import (
 )
 
 _REPLY = 1.0  # the weight of the first sentence of an answer without a value, such as a yes
-_PAIRED = 1.2  # how much more a name of two words weighs: each
 _ASKED = 0.6  # how much of its weight is left in a question, where nothing is settled yet
 
 _BLOB = 1000  # characters of a word that is data, not text
@@ -138,7 +137,7 @@ def _find(line: Line, forms: Forms) -> None:  # noqa: C901 - one pass: a call fo
             if paired and named == first:
                 found.append(Found(first, at, _key(words[first]), weight))
             if at > first or weight == CAPITALS:
-                found.append(Found(at, at + 1, _key(word), weight * _PAIRED if paired else weight))
+                found.append(Found(at, at + 1, _key(word), weight))
             if mark == " ":
                 named = at
         elif weight:
