@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from recall import entries, own_dialogues, recall, transcripts
 from transcript_file import real_transcripts
 
+from symfonic_redis import salient_dialogue
 from symfonic_redis.salient import salient
 from symfonic_redis.summary import extractive
 
@@ -215,6 +219,77 @@ def test_a_thousand_turns_take_a_bounded_time(max_chars):
     begun = time.process_time()
     told(*turns[:1000], max_chars=max_chars)
     assert time.process_time() - begun < 5
+
+
+HOSTILE = {
+    "unicode": lambda dice: chr(dice.choice([dice.randrange(33, 0xD000), dice.randrange(0x10000, 0x20000)])),
+    "no space": lambda dice: dice.choice("xyz"),
+    "digits and punctuation": lambda dice: f"{dice.randrange(10)}{dice.choice('.,;:-/')}",
+    "Chinese": lambda dice: chr(dice.randrange(0x4E00, 0x9FFF)),
+    "kanji and kana": lambda dice: chr(dice.randrange(0x4E00, 0x9FFF)) + chr(dice.randrange(0x3041, 0x3097)),
+    "short lines": lambda dice: f"{dice.choice('ABC12')}{dice.randrange(99)}\n",
+    "short ids": lambda dice: f"{dice.choice('ABCDEF')}{dice.randrange(999)} ",
+    "quotations": lambda dice: dice.choice('"“«`') + dice.choice("abA1 "),
+    "brackets": lambda dice: dice.choice("([{ aA1"),
+    "questions": lambda dice: f"{dice.choice('ABC')}{dice.randrange(99)}? ",
+    "bold": lambda _: "**a ",
+    "labels": lambda dice: f"a{dice.choice('bcd')}: x\n",
+    "code": lambda dice: f"if x_{dice.randrange(999)} == foo.bar({dice.randrange(99)}): return a[0]\n",
+}
+
+
+def hostile(kind, turns, chars):
+    dice = random.Random(kind)
+    text = "".join(HOSTILE[kind](dice) for _ in range(chars))
+    return entries([("ua"[turn % 2], text[turn % 7 : chars]) for turn in range(turns)])
+
+
+def work(turns, max_chars):
+    """How many lines of the rule's own code a summary runs: what a busy machine does not change."""
+    steps = 0
+
+    def count(frame, event, _):
+        nonlocal steps
+        if not Path(frame.f_code.co_filename).name.startswith("salient"):
+            return None
+        steps += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        salient(turns, max_chars)
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_fifty_long_turns_of_odd_text_take_a_bounded_work(kind):
+    steps = work(hostile(kind, 50, 8000), 1000)
+    assert steps < 250_000
+    assert work(hostile(kind, 50, 16_000), 1000) < 1.3 * steps + 1000, "what is longer is not read"
+    assert work(hostile(kind, 100, 8000), 1000) < 2.2 * steps + 1000, "twice the turns take twice the work"
+    assert work(hostile(kind, 50, 8000), 0) < 500_000
+
+
+@given(st.lists(st.integers(0, 20_000), max_size=120))
+def test_what_a_call_reads_is_bounded_and_short_turns_are_read_whole(sizes):
+    with pytest.MonkeyPatch.context() as patch:
+        read = []
+        patch.setattr(salient_dialogue, "read", lambda text, _, answer: read.append(len(text)) or ())
+        salient(entries([("user", "ab " * (size // 3)) for size in sizes]))
+    asked = [size // 3 * 3 for size in sizes]
+    seams = len(sizes)  # a line end stands where a turn is cut
+    assert sum(read) <= max(12_000, 240 * len(sizes)) + seams
+    assert all(one <= 8001 for one in read)
+    assert all(got == size for got, size in zip(read, asked, strict=True) if size <= 240)
+
+
+def test_of_a_long_turn_the_front_and_the_end_are_read():
+    text, _ = told(("user", f"Front AB-1001. {'so it goes on and on ' * 5000} Back AB-2002."), max_chars=0)
+    assert "AB-1001" in text
+    assert "AB-2002" in text
 
 
 # --- how much it holds ---------------------------------------------------------------------------
