@@ -164,7 +164,8 @@ class WorkingLayer:
             return PushReceipt((), min(length, self.bounds.window), 0, duplicate=False)
         extras: list[bytes] = []
         if self.mirror:
-            extras = [turn_extra(turn.metadata, marker) for turn, marker in zip(turns, durabilities, strict=True)]
+            seal = self.store.seal(keys)
+            extras = [turn_extra(t.metadata, marker, seal=seal) for t, marker in zip(turns, durabilities, strict=True)]
         receipt = await self.store.push(
             keys,
             rows,
@@ -279,7 +280,7 @@ class WorkingLayer:
         return render_entry(entry, scrubber)
 
     def _row(self, keys: ScopeKeys, entry: Any) -> bytes:
-        row = encode_entry(entry, limit=self.deployment.max_row_bytes)
+        row = encode_entry(entry, limit=self.deployment.max_row_bytes, seal=self.store.seal(keys))
         if entry.tenant_id != keys.tenant:
             raise InvalidInput("an entry's tenant_id is not its scope's: nothing was written")
         return row
