@@ -53,12 +53,10 @@ class Copier:
         try:
             ring = self._store.deployment.encryption
             change = decode_change(self._prefix, feed.tenant, feed.partition, entry.id, entry.fields, ring=ring)
-        except KeyringMismatch as error:
-            # Not damage: a relay that is given the key copies it yet.
-            return type(error).__name__
         except CodecError as error:
             self._store.damaged(tenant_keys(self._prefix, feed.tenant, feed.partition).feed, entry.id, error)
-            return ""
+            # A row whose key is missing is not damaged: it is tried again, by a relay that was given the key.
+            return type(error).__name__ if isinstance(error, KeyringMismatch) else ""
         try:
             async with asyncio.timeout(self._timeout):
                 await self.apply(change, again=entry.again)
