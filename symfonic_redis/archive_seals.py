@@ -8,7 +8,7 @@ from symfonic_redis.archive_lines import Entry, Row
 from symfonic_redis.codec import TURN
 from symfonic_redis.entry_seals import seal_changes, seal_fields, unseal_changes, unseal_fields
 from symfonic_redis.errors import CodecError, KeyringMismatch
-from symfonic_redis.sealing import SEALED, Seal
+from symfonic_redis.sealing import Seal
 
 
 def unseal_row(row: bytes, seal: Seal) -> bytes:
@@ -43,14 +43,8 @@ def unseal_entry(
 
 
 def seal_record(record: Row | Entry, seal: Seal) -> Row | Entry:
-    """What an archive holds as it is stored. What was damaged when it was exported is not sealed a second time."""
+    """What an archive holds as it is stored. What did not open when it was exported is sealed like the rest."""
     if isinstance(record, Row):
-        return record if _sealed(record.row) else Row(seal.seal(record.row, *TURN))
+        return Row(seal.seal(record.row, *TURN))
     layer, at, fields, edits = record
-    if any(map(_sealed, (*fields.values(), *edits.values()))):
-        return record
     return Entry(layer, at, seal_fields(fields, layer, seal), seal_changes(edits, layer, at, seal))
-
-
-def _sealed(value: bytes) -> bool:
-    return value[:1] == SEALED

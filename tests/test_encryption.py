@@ -34,8 +34,8 @@ from symfonic_redis import (
     RedisMemoryWriter,
     Relay,
     SharedSummaryCache,
-    StreamGraphStore,
     STMSummaryRequest,
+    StreamGraphStore,
     TenantScope,
     WorkingLayer,
     WorkingMemorySummaryService,
@@ -46,10 +46,10 @@ from symfonic_redis import (
     purge,
     purge_tenant,
     reopen,
+    telemetry,
     watch,
 )
 from symfonic_redis.keys import scope_keys
-from symfonic_redis.telemetry import rows_damaged
 
 NEW, OLD = b"n" * 32, b"o" * 32
 RING = Keyring({"2026-11": NEW}, current="2026-11")
@@ -203,6 +203,10 @@ async def _write_everything(redis: Deployment) -> _Server:
     return server
 
 
+def _files(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
 async def _seen_with(ring: Keyring | None, monkeypatch, tmp_path: Path) -> tuple[bytes, bytes]:
     """All that a server, and its append-only file, held while everything was written."""
     ran: set[str] = set()
@@ -214,7 +218,7 @@ async def _seen_with(ring: Keyring | None, monkeypatch, tmp_path: Path) -> tuple
     with own_server(*arguments, "--slowlog-max-len", "10000", directory=str(tmp_path)) as server:
         async with connect(server.url, feed=1000, encryption=ring) as redis:
             seen = await _write_everything(redis)
-        files = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        files = _files(tmp_path)
     # Whatever write comes new has to be among these.
     assert set(RUNNABLE) - REPEATABLE <= ran | BARREN, "a write was not tried"
     assert {"turns", "working", "edits", "staged", "summary", "feed", "dead", "ops"} <= seen.kinds
@@ -294,6 +298,17 @@ async def test_a_change_that_was_copied_to_another_node_or_name_does_not_open(de
         assert await graph.get_node(scope, first.id) is None
 
 
+async def test_a_plain_change_of_a_sealed_node_is_refused(deployed, scope):
+    async with deployed(RING) as redis, deployed(None) as plain:
+        graph = StreamGraphStore(redis)
+        node = await graph.add_node(scope, fact(scope, "fact"))
+        with pytest.raises(KeyringMismatch):  # written, and not read back: it has no keys
+            await StreamGraphStore(plain).update_node(scope, node.id, {"grade": 1})
+        assert await graph.get_node(scope, node.id) is None
+        with pytest.raises(KeyringMismatch, match="accept_plain"):
+            await StreamGraphStore(redis, strict=True).get_node(scope, node.id)
+
+
 # --- keys ---
 
 
@@ -339,13 +354,14 @@ async def test_a_row_whose_key_is_missing_is_skipped_told_once_or_raised(deploye
     async with deployed(BEFORE) as redis:
         await WorkingLayer(redis).push(scope, turn())
     async with deployed(RING) as redis:
-        monkeypatch.setattr(rows_damaged, "add", lambda number, attributes: counted.append(number))
+        monkeypatch.setattr(telemetry.rows_damaged, "add", lambda number, attributes: counted.append(number))
         layer = WorkingLayer(redis)
         await layer.push(scope, turn())
         for _ in range(2):
             assert texts(await layer.get_context(scope)) == ["turn 2"]
         with pytest.raises(KeyringMismatch, match=r"^row 1 of .*'2026-05'.*Keyring"):
             await WorkingLayer(redis, strict=True).get_context(scope)
+    assert len(counted) == 3
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "'2026-05'" in record.getMessage()
 
@@ -458,22 +474,33 @@ async def test_an_archive_is_plain_and_is_sealed_where_it_goes(deployed, scope, 
         await layer.push_many(scope, [turn(), marked(scope)], durability="durable")
         node = await graph.add_node(scope, fact(scope, "fact", grade=1))
         await graph.update_node(scope, node.id, {"grade": 2, "label": "changed"})
-        damaged = scope_keys(redis.prefix, scope).turns
-        row = await redis.call("test", "LINDEX", damaged, 0)
-        await redis.call("test", "RPUSH", damaged, row[:-1])
+        keys = scope_keys(redis.prefix, scope)
+        row = await redis.call("test", "LINDEX", keys.turns, 0)
+        await redis.call("test", "RPUSH", keys.turns, row[:-1])
+        broken = await graph.add_node(scope, fact(scope, "broken"))
+        await graph.update_node(scope, broken.id, {"grade": 3})
+        at = broken.id.partition(".")[0]
+        name = (await redis.call("test", "HGET", keys.edits("semantic"), at)).decode()
+        await redis.call("test", "HSET", keys.edits("semantic"), f"{at} {name}", row)
         lines = await _lines(redis, scope)
+        damaged = [number for number, line in enumerate(lines) if "damaged" in json.loads(line)]
+        assert damaged == [1, 5]
         assert [json.loads(line).get("content") for line in lines[2:4]] == ["turn 1", "marked"]
-        assert json.loads(lines[1])["damaged"] is True
-        assert await import_(redis, target, lines) == (3, 3)
+        assert await import_(redis, target, lines) == (3, 4)
         keys = scope_keys(redis.prefix, target)
         rows = await redis.call("test", "LRANGE", keys.turns, 0, -1)
         assert all(b"2026-11" in one for one in rows)
         assert texts(await WorkingLayer(redis).get_context(target)) == ["turn 1", "marked"]
         before, after = [await graph.query_nodes(one) for one in (scope, target)]
         assert [(one.label, one.properties) for one in after] == [(one.label, one.properties) for one in before]
-        # Out and in again gives the same lines, but for the header.
-        assert (await _lines(redis, target))[1:4] == lines[1:4]
-        await layer.clear(scope)
+        # Out and in again gives the same turns and changes; whole nodes are the target's now.
+        again = await _lines(redis, target)
+        assert again[1:4] + again[6:] == lines[1:4] + lines[6:]
+        assert [json.loads(line)["edits"] for line in again[4:6]] == [json.loads(line)["edits"] for line in lines[4:6]]
+        sealed = max(map(len, rows))
+        redis.max_row_bytes = sealed - 1
+        with pytest.raises(InvalidInput, match="over the limit"):
+            await import_(redis, target.child("part", "a"), lines)
 
 
 async def test_a_plain_archive_of_another_deployment_comes_in_sealed_and_goes_out_plain(deployed, scope, turn):
