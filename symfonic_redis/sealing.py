@@ -1,15 +1,17 @@
 """Encryption at rest: rows are sealed before they leave the worker and opened after they came back.
 
 A sealed row is `fe`, the length of the key's id in one byte, the id, a random nonce of 12 bytes, and what AES-256-GCM
-made of the row, with its tag of 16. The key's id and the row's place are authenticated and not stored: a row that was
-copied to another scope, to another layer, or to where another kind of row belongs, does not open.
+made of the row, with its tag of 16. Each place, which is a scope and a kind of row in it, has a key of its own, derived
+from the ring's: a row that was copied to another scope, to another layer, or to where another kind of row belongs, does
+not open. It also keeps the rows under one key so few that their random nonces will not meet.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -40,7 +42,7 @@ class Keyring:
             the extra `encryption` is not installed.
     """
 
-    __slots__ = ("_ciphers", "_tokens", "accept_plain", "current")
+    __slots__ = ("_cipher", "_keys", "_tokens", "accept_plain", "current")
 
     def __init__(self, keys: Mapping[str, bytes], *, current: str | None, accept_plain: bool = False) -> None:
         given: object = keys  # an untyped caller may pass anything
@@ -57,12 +59,12 @@ class Keyring:
             raise ConfigurationError("current names none of the keyring's keys: pass the id of one")
         self.current = current
         self.accept_plain = accept_plain
-        self._ciphers = {name: _cipher(key) for name, key in keys.items()}
-        # A key of its own for digests, which neither tells the other.
-        self._tokens = b"" if current is None else blake2b(key=keys[current], person=b"swm tokens").digest()
+        self._keys = dict(keys)
+        self._cipher = _ciphers(self._keys)
+        self._tokens = b"" if current is None else _derived(keys[current], b"swm tokens")
 
     def __repr__(self) -> str:
-        return f"<Keyring {', '.join(sorted(self._ciphers))}; current {self.current}>"
+        return f"<Keyring {', '.join(sorted(self._keys))}; current {self.current}>"
 
     @property
     def overhead(self) -> int:
@@ -74,7 +76,7 @@ class Keyring:
         if self.current is None:
             return data
         head, nonce = SEALED + bytes([len(self.current)]) + self.current.encode(), os.urandom(_NONCE)
-        sealed: bytes = self._ciphers[self.current].encrypt(nonce, data, head + place)
+        sealed: bytes = self._cipher(self.current, place).encrypt(nonce, data, head + place)
         return head + nonce + sealed
 
     def unseal(self, data: bytes, place: bytes) -> bytes:
@@ -92,10 +94,10 @@ class Keyring:
                 "the row is not sealed and this deployment reads sealed rows only: pass accept_plain=True to its "
                 "Keyring if plain rows are to be expected"
             )
-        cipher = self._ciphers.get(name)
-        if cipher is None:
+        if name not in self._keys:
             raise KeyringMismatch(f"the row is sealed with the key {name!r}: add that key to the Keyring of connect()")
         body = len(name) + 2
+        cipher = self._cipher(name, place)
         try:
             opened: bytes = cipher.decrypt(data[body : body + _NONCE], data[body + _NONCE :], data[:body] + place)
         except Exception as error:
@@ -186,11 +188,17 @@ def _printable(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _cipher(key: bytes) -> Any:
+def _derived(key: bytes, person: bytes, place: bytes = b"") -> bytes:
+    """A key for one use, which tells nothing of the key that it comes from, nor of any other use."""
+    return blake2b(place, key=key, person=person, digest_size=KEY_LENGTH).digest()
+
+
+def _ciphers(keys: Mapping[str, bytes]) -> Callable[[str, bytes], Any]:
+    """The cipher of a key's id and a place, from a bounded cache: a window's rows share one."""
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ConfigurationError(
             "encryption needs the cryptography package: install symfonic-redis[encryption]"
         ) from error
-    return AESGCM(key)
+    return lru_cache(maxsize=1_024)(lambda name, place: AESGCM(_derived(keys[name], b"swm rows", place)))
