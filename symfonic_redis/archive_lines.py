@@ -7,8 +7,9 @@
     {"node": <stream id>, "layer": ..., "fields": {name: <base64>}, "edits": {name: <base64>}, "crc32": n, ...}
     {"end": true, "turns": n, "nodes": n}
 
-Bytes are kept as they are stored, so nothing is lost. What stands beside them in plain text is for people: reading it
-back is not trusted with anything. A row that cannot be decoded says `"damaged": true` and is kept as it is.
+Bytes are kept as they are stored, opened if they were sealed, so nothing is lost. What stands beside them in plain text
+is for people: reading it back is not trusted with anything. A row that cannot be decoded says `"damaged": true` and is
+kept as it is.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ ORDER = (
     "patience",
     "relay",
     "__init__",
+    "named",
     "console",
     "transcripts",
     "worker",
