@@ -497,10 +497,18 @@ async def test_an_archive_is_plain_and_is_sealed_where_it_goes(deployed, scope, 
         again = await _lines(redis, target)
         assert again[1:4] + again[6:] == lines[1:4] + lines[6:]
         assert [json.loads(line)["edits"] for line in again[4:6]] == [json.loads(line)["edits"] for line in lines[4:6]]
-        sealed = max(map(len, rows))
-        redis.max_row_bytes = sealed - 1
+
+
+async def test_an_import_holds_the_sealed_row_against_the_limit(deployed, scope, turn):
+    async with deployed(RING) as redis:
+        await WorkingLayer(redis).push(scope, turn())
+        (row,) = await redis.call("test", "LRANGE", scope_keys(redis.prefix, scope).turns, 0, -1)
+        lines = await _lines(redis, scope)
+        redis.max_row_bytes = len(row) - 1
         with pytest.raises(InvalidInput, match="over the limit"):
-            await import_(redis, target.child("part", "a"), lines)
+            await import_(redis, scope.child("part", "a"), lines)
+        redis.max_row_bytes = len(row)
+        assert await import_(redis, scope.child("part", "a"), lines) == (1, 0)
 
 
 async def test_a_plain_archive_of_another_deployment_comes_in_sealed_and_goes_out_plain(deployed, scope, turn):
