@@ -9,6 +9,7 @@ import uuid
 from symfonic_redis import MemoryEntry, StreamGraphStore, TenantScope, WorkingLayer, connect
 from symfonic_redis.codec import encode_entry
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.sealing import PLAIN
 
 TURNS = 1_000
 CONTENT = 300
@@ -23,7 +24,7 @@ async def measure(url: str) -> None:
         for number in range(TURNS):
             text = "".join(random.choices(string.ascii_letters + " ", k=CONTENT))
             entry = MemoryEntry.turn(scope, speaker="user", turn_id=f"t{number}", content=text)
-            size += len(encode_entry(entry, limit=redis.max_row_bytes))
+            size += len(encode_entry(entry, limit=redis.max_row_bytes, seal=PLAIN))
             await layer.push(scope, entry)
         keys = scope_keys(redis.prefix, scope)
         used = await redis.call("memory", "MEMORY", "USAGE", keys.graph("working"), "SAMPLES", 0)

@@ -21,16 +21,16 @@ local id = ARGV[8]
 if #redis.call('XRANGE', KEYS[8], id, id) == 0 then
     return {0, once('0')}
 end
-local fields, names, known = {}, {}, {}
-for name in string.gmatch(redis.call('HGET', KEYS[9], id) or '', '%S+') do
-    names[#names + 1] = name
-    known[name] = true
-end
+local fields, names, changed = {}, {}, {}
 for i = 9, #ARGV, 2 do
-    if not known[ARGV[i]] then
-        names[#names + 1] = ARGV[i]
-        known[ARGV[i]] = true
-    end
+    changed[ARGV[i]] = true
+end
+for name in string.gmatch(redis.call('HGET', KEYS[9], id) or '', '%S+') do
+    names[#names + 1] = not changed[name] and name or nil
+end
+-- What was changed last stands last: two names may stand for the same, when a worker has not got the newest key yet.
+for i = 9, #ARGV, 2 do
+    names[#names + 1] = ARGV[i]
     fields[#fields + 1] = id .. ' ' .. ARGV[i]
     fields[#fields + 1] = ARGV[i + 1]
 end

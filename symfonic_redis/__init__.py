@@ -19,6 +19,7 @@ from symfonic_redis.errors import (
     ConfigurationError,
     InvalidInput,
     KeyConflict,
+    KeyringMismatch,
     MemoryUnavailable,
     NodeNotFound,
     OutOfMemory,
@@ -58,6 +59,7 @@ from symfonic_redis.records import (
 from symfonic_redis.relay import Relay
 from symfonic_redis.results import ResolvedInput, StageResult, applied, no_change
 from symfonic_redis.scope import ScopeLevel, ScopeLike, TenantScope, parse_scope
+from symfonic_redis.sealing import Keyring
 from symfonic_redis.stages import consolidation_handler, lifecycle_handler, write_handler
 from symfonic_redis.staging import RedisMemoryLifecycle, RedisMemoryWriter
 from symfonic_redis.standby import StandbyLayer
@@ -94,6 +96,8 @@ __all__ = [
     "Imported",
     "InvalidInput",
     "KeyConflict",
+    "Keyring",
+    "KeyringMismatch",
     "LegacyConversationSource",
     "MemoryEntry",
     "MemoryExtractionPort",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from redis import asyncio as redis
 
 from symfonic_redis.archive_lines import Entry, Row, end_line, header_line, node_line, read_lines, turn_line
+from symfonic_redis.archive_seals import seal_record, unseal_entry, unseal_row
 from symfonic_redis.archive_store import ArchiveStore
 from symfonic_redis.connection import Deployment, deployment_of
 from symfonic_redis.keys import scope_keys
@@ -34,7 +35,8 @@ async def export(redis: Deployment | redis.Redis, scope: ScopeLike) -> AsyncIter
 
     Lossless: rows and nodes as they are stored, nodes with their ids and with what was changed of them. Idempotency
     keys are not part of it. How long keys had left to live is noted, for people. The turns are of one
-    moment; of nodes that are written meanwhile, some may be in and some not.
+    moment; of nodes that are written meanwhile, some may be in and some not. An archive is plain text, also of a
+    deployment whose rows are sealed.
 
     Args:
         redis: what `connect` returns, or a `redis.asyncio` client.
@@ -44,20 +46,22 @@ async def export(redis: Deployment | redis.Redis, scope: ScopeLike) -> AsyncIter
 
     Raises:
         MemoryUnavailable: the server was not reached within the deadline.
+        KeyringMismatch: a row needs a key that is not here: an archive without it would lack content.
     """
     store = ArchiveStore(deployment_of(redis))
     keys = scope_keys(store.deployment.prefix, scope)
+    seal = store.seal(keys)
     yield header_line(keys, await store.ttls(keys))
     rows = await store.rows(keys)
     for number, row in enumerate(rows, 1):
-        yield turn_line(keys, number, row)
+        yield turn_line(keys, number, unseal_row(row, seal))
     nodes = 0
     for layer in MemoryLayer:
         first = "-"
         while first:
             page, more = await store.nodes(keys, layer, first=first, count=PAGE)
             for at, fields, edits in page:
-                yield node_line(keys, layer, at, fields, edits)
+                yield node_line(keys, unseal_entry(layer, at, fields, edits, seal))
             nodes += len(page)
             first = f"({page[-1][0]}" if more else ""
     yield end_line(len(rows), nodes)
@@ -98,16 +102,17 @@ async def import_(
     """
     store = ArchiveStore(deployment_of(redis))
     keys = scope_keys(store.deployment.prefix, scope)
+    seal = store.seal(keys)
     kept = check_ttl(ttl), check_ttl(mirror_ttl)
     again = await _repeatable(lines)
-    limit, latest = store.deployment.max_row_bytes, await store.latest()
+    limit, latest = store.deployment.max_row_bytes - seal.overhead, await store.latest()
     for _ in read_lines(again, keys, limit=limit, latest=latest):
         pass
     import_id = os.urandom(16).hex()
     await store.begin(keys, import_id)
     turns = nodes = 0
     for records in _batches(read_lines(again, keys, limit=limit, latest=latest)):
-        await store.add(keys, import_id, records)
+        await store.add(keys, import_id, [seal_record(record, seal) for record in records])
         if isinstance(records[0], Row):
             turns += len(records)
         else:

@@ -7,8 +7,9 @@
     {"node": <stream id>, "layer": ..., "fields": {name: <base64>}, "edits": {name: <base64>}, "crc32": n, ...}
     {"end": true, "turns": n, "nodes": n}
 
-Bytes are kept as they are stored, so nothing is lost. What stands beside them in plain text is for people: reading it
-back is not trusted with anything. A row that cannot be decoded says `"damaged": true` and is kept as it is.
+Bytes are kept as they are stored, opened if they were sealed, so nothing is lost. What stands beside them in plain text
+is for people: reading it back is not trusted with anything. A row that cannot be decoded says `"damaged": true` and is
+kept as it is.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from symfonic_redis.codec import decode, decode_entry, encode
+from symfonic_redis.entry_seals import SEALED_NAME
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.keys import ScopeKeys, decode_id, decode_path, encode_id
 from symfonic_redis.limits import MAX_CHANGED
 from symfonic_redis.models import MemoryLayer
 from symfonic_redis.nodes import CHANGEABLE, decode_node
 from symfonic_redis.scope import SCOPE_PATH_DELIMITER
+from symfonic_redis.sealing import PLAIN, SEALED
 
 FORMAT = "symfonic-redis"
 VERSION = 1
@@ -74,27 +77,25 @@ def turn_line(keys: ScopeKeys, number: int, row: bytes) -> str:
     record: dict[str, Any] = {"turn": number, "row": _text(row)}
     record["crc32"] = _sum(number, record["row"])
     try:
-        entry = decode_entry(row, keys.tenant)
+        entry = decode_entry(row, keys.tenant, seal=PLAIN)
     except CodecError:
         return _line({**record, "damaged": True})
     speaker = entry.metadata.get("speaker")
     return _line({**record, "speaker": speaker if isinstance(speaker, str) else None, "content": entry.content})
 
 
-def node_line(
-    keys: ScopeKeys, layer: str, at: str, fields: Mapping[bytes, bytes], edits: Mapping[str, bytes | None]
-) -> str:
+def node_line(keys: ScopeKeys, entry: Entry) -> str:
     """The line of a node."""
-    there = {name: value for name, value in edits.items() if value is not None}
+    layer, at, fields, edits = entry
     record: dict[str, Any] = {
         "node": at,
         "layer": layer,
         "fields": {name.decode("utf-8", "surrogateescape"): _text(value) for name, value in fields.items()},
-        "edits": {name: _text(value) for name, value in there.items()},
+        "edits": {name: _text(value) for name, value in edits.items()},
     }
     record["crc32"] = _sum(at, layer, record["fields"], record["edits"])
     try:
-        node = decode_node(keys, layer, at, fields, there)
+        node = decode_node(keys, layer, at, fields, edits, seal=PLAIN)
     except CodecError:
         return _line({**record, "damaged": True})
     content = node.properties.get("content")
@@ -184,7 +185,7 @@ class _Reader:
         if record["turn"] != self._turns + 1 or self._nodes:
             raise _Refused(f"is out of order, turn {self._turns + 1} is missing or stands elsewhere")
         self._fits(row)
-        _readable(record, lambda: decode_entry(row, self._keys.tenant))
+        _readable(record, lambda: decode_entry(row, self._keys.tenant, seal=PLAIN))
         self._turns += 1
         return Row(row)
 
@@ -209,7 +210,7 @@ class _Reader:
         for value in (*entry.fields.values(), *entry.edits.values()):
             self._fits(value)
         self._adopt(entry.fields)
-        _readable(record, lambda: decode_node(self._keys, layer, at, entry.fields, entry.edits))
+        _readable(record, lambda: decode_node(self._keys, layer, at, entry.fields, entry.edits, seal=PLAIN))
         self._newest[layer] = place
         self._nodes += 1
         return entry
@@ -218,7 +219,9 @@ class _Reader:
         """Refuse changes that no node can have, also of one that is damaged."""
         if len(edits) - ("at" in edits) > MAX_CHANGED:
             raise _Refused(f"changes over {MAX_CHANGED} names of a node")
-        if not all(map(_can_change, edits)):
+        if not all(
+            _can_change(name) or (name.startswith(SEALED_NAME) and value[:1] == SEALED) for name, value in edits.items()
+        ):
             raise _Refused("changes what cannot change of a node")
         when = edits.get("at", b"")
         if when.isdigit() and (len(when) > len(str(_LARGEST)) or int(when) > self._latest):

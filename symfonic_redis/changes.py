@@ -16,11 +16,13 @@ from pydantic import ValidationError
 
 from symfonic_redis.codec import decode, decode_entry
 from symfonic_redis.cursors import Trail
+from symfonic_redis.entry_seals import unseal_changes
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.keys import decode_id, decode_path, scope_keys
 from symfonic_redis.models import MemoryEntry, MemoryNode
 from symfonic_redis.nodes import decode_node, node_id
 from symfonic_redis.scope import SCOPE_PATH_DELIMITER, ScopeLevel, ScopeLike, TenantScope
+from symfonic_redis.sealing import Keyring, Seal
 
 MISSED = "missed"
 """The kind of a change that stands for changes which are gone."""
@@ -120,7 +122,14 @@ def address_from(tenant: str, encoded_path: str) -> ScopeLike:
 
 
 def decode_change(  # noqa: PLR0917 - where an entry was found, and what it holds
-    prefix: str, tenant: str, partition: int, at: str, fields: Mapping[bytes, bytes], trail: Trail | None = None
+    prefix: str,
+    tenant: str,
+    partition: int,
+    at: str,
+    fields: Mapping[bytes, bytes],
+    trail: Trail | None = None,
+    *,
+    ring: Keyring | None,
 ) -> Change:
     """The change of a feed's entry.
 
@@ -131,6 +140,7 @@ def decode_change(  # noqa: PLR0917 - where an entry was found, and what it hold
         at: the entry's stream id.
         fields: the entry's fields.
         trail: what has been read so far, this entry included.
+        ring: the keys of the deployment.
 
     Raises:
         CodecError: the entry is damaged.
@@ -139,6 +149,7 @@ def decode_change(  # noqa: PLR0917 - where an entry was found, and what it hold
         known = {name: fields[name.encode()].decode() for name in _FIXED if name.encode() in fields}
         address = address_from(tenant, known["p"])
         keys = scope_keys(prefix, address)
+        seal = Seal(ring, keys.identity)
         base: dict[str, Any] = {
             "kind": known["k"],
             "tenant": tenant,
@@ -155,13 +166,13 @@ def decode_change(  # noqa: PLR0917 - where an entry was found, and what it hold
             base["layer"], base["node_id"] = layer, node_id(where, layer, keys)
         match known["k"]:
             case "push":
-                base["entry"] = decode_entry(fields[b"r"], tenant)
+                base["entry"] = decode_entry(fields[b"r"], tenant, seal=seal)
                 if "node_id" in base:
-                    base["node"] = decode_node(keys, base["layer"], where, fields, {})
+                    base["node"] = decode_node(keys, base["layer"], where, fields, {}, seal=seal)
             case "node":
-                base["node"] = decode_node(keys, base["layer"], where, fields, {})
+                base["node"] = decode_node(keys, base["layer"], where, fields, {}, seal=seal)
             case "update":
-                base["updates"] = _updates(fields)
+                base["updates"] = _updates(fields, known["l"], where, seal)
             case "clear":
                 base["mirror"] = fields[b"m"] == b"1"
             case _:
@@ -173,13 +184,15 @@ def decode_change(  # noqa: PLR0917 - where an entry was found, and what it hold
     return Change(**base)
 
 
-def _updates(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+def _updates(fields: Mapping[bytes, bytes], layer: str, at: str, seal: Seal) -> dict[str, Any]:
     """What an update changed; names as `nodes.encode_changes` writes them."""
     found: dict[str, Any] = {}
-    for raw, value in fields.items():
-        kind, colon, name = raw.decode().partition(":")
-        if colon and kind == "a":
+    # The other fields' names have no colon.
+    changes = {name.decode(): value for name, value in fields.items() if b":" in name}
+    for full, value in unseal_changes(changes, layer, at, seal).items():
+        kind, _, name = full.partition(":")
+        if kind == "a":
             found[name] = decode(value)
-        elif colon and kind == "p":
+        elif kind == "p":
             found.setdefault("properties", {})[decode_id(name)] = decode(value)
     return found

@@ -16,6 +16,7 @@ import msgpack
 
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.models import MemoryEntry, MemoryLayer
+from symfonic_redis.sealing import Seal
 
 VERSION = b"\x01"
 """The first byte of every row this version writes, and the only one it reads."""
@@ -37,6 +38,8 @@ _NAMES = ("id", "content", "created_at", "metadata", "importance", "layer", "sco
 _TYPES: tuple[Any, ...] = (str, str, datetime, dict, float | int, str, float | int | None, str | None)
 _REQUIRED = 4
 _UUID_LENGTH = 36
+TURN = ("turn", MemoryLayer.WORKING.value)
+"""The place of a window row, with its scope; a node that mirrors it is the same row."""
 _DEFAULTS = (5.0, _WORKING.value, None, None)
 """Importance, layer, score and node id of a plain turn; a row that ends in these leaves them away."""
 
@@ -195,12 +198,13 @@ def _wrong(fields: list[Any]) -> str:
     return "" if fields[5] in _LAYERS else "layer is unknown"
 
 
-def encode_entry(entry: Any, *, limit: int) -> bytes:
+def encode_entry(entry: Any, *, limit: int, seal: Seal) -> bytes:
     """Encode a `MemoryEntry`, or any object with its attributes, as a window row.
 
     Args:
         entry: the entry; its `tenant_id` is not stored.
-        limit: the longest row allowed, in bytes.
+        limit: the longest row allowed, in bytes, as it is stored.
+        seal: of the entry's scope.
 
     Raises:
         InvalidInput: an attribute is missing or of the wrong type, a value cannot be stored, or the row is longer
@@ -225,7 +229,7 @@ def encode_entry(entry: Any, *, limit: int) -> bytes:
     fields[0] = _compact_id(fields[0])
     while len(fields) > _REQUIRED and fields[-1] == _DEFAULTS[len(fields) - _REQUIRED - 1]:
         fields.pop()
-    row = VERSION + pack(fields)
+    row = seal.seal(VERSION + pack(fields), *TURN)
     if len(row) > limit:
         raise InvalidInput(
             f"an entry takes {len(row)} bytes, over the limit of {limit}: "
@@ -234,13 +238,13 @@ def encode_entry(entry: Any, *, limit: int) -> bytes:
     return row
 
 
-def decode_entry(row: bytes, tenant_id: str) -> MemoryEntry:
+def decode_entry(row: bytes, tenant_id: str, *, seal: Seal) -> MemoryEntry:
     """Decode a window row of `tenant_id`. The entry is built without validation: `encode_entry` wrote it.
 
     Raises:
-        CodecError: the row is damaged, or a newer version wrote it.
+        CodecError: the row is damaged, a newer version wrote it, or it does not open.
     """
-    fields = decode(row)
+    fields = decode(seal.unseal(row, *TURN))
     if not isinstance(fields, list) or not _REQUIRED <= len(fields) <= len(_NAMES):
         raise CodecError("the row is no entry")
     fields.extend(_DEFAULTS[len(fields) - _REQUIRED :])

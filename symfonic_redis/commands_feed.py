@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import os
 import signal
-import sys
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -31,8 +27,9 @@ from symfonic_redis.console import (
     run,
     screen,
 )
-from symfonic_redis.errors import ConfigurationError, InvalidInput
+from symfonic_redis.errors import InvalidInput
 from symfonic_redis.feed import watch as follow
+from symfonic_redis.named import factory
 from symfonic_redis.progress import RelayStatus, relay_status
 from symfonic_redis.relay import Relay
 from symfonic_redis.scope import TenantScope, format_scope, parse_scope
@@ -137,7 +134,7 @@ def relay(
         return
     if target is None:
         raise InvalidInput("name the target as module:factory, or ask for --status")
-    make = _factory(target)
+    make = factory(target, "target")
 
     async def act(deployment: Deployment) -> None:
         backend = make()
@@ -155,24 +152,6 @@ def relay(
             typer.echo(f"{handled} changes handled")
 
     run(url, prefix, deadline, act, feed=feed)
-
-
-def _factory(target: str) -> Callable[[], Any]:
-    module, _, name = target.partition(":")
-    # As for `python -m`: the user's own module lies where the command is run.
-    if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - the same
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            f"the target {target} cannot be imported ({type(error).__name__}): write it as module:factory"
-        ) from error
-    if not callable(found):
-        raise ConfigurationError(f"the target {target} is no function: name one that returns the backend")
-    return found  # type: ignore[no-any-return]  # the user's own
 
 
 async def _show(deployment: Deployment, name: str, *, as_json: bool) -> None:

@@ -41,6 +41,7 @@ class Deployment:
         attempt_timeout: seconds for one attempt.
         max_row_bytes: the longest encoded row.
         feed: how many changes are kept for each partition of each tenant, or None.
+        encryption: the keys of its rows, or None.
         endpoint: where it leads, without credentials, for messages and logs.
         permitted: the scripts that the user was found to have the rights for.
     """
@@ -52,6 +53,7 @@ class Deployment:
         self.attempt_timeout = options.get("attempt_timeout", ATTEMPT_TIMEOUT)
         self.max_row_bytes = options.get("max_row_bytes", MAX_ROW_BYTES)
         self.feed = options.get("feed")
+        self.encryption = options.get("encryption")
         self._max_connections = options.get("max_connections", MAX_CONNECTIONS)
         self.permitted: set[str] = set()
         self._target = target

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from symfonic_redis.connection import Deployment, connect
+from symfonic_redis.named import keyring
 
 app = typer.Typer(
     help="Working memory for AI agents that many workers share, native to Redis.",
@@ -55,10 +56,11 @@ def run(
     *,
     feed: int | None = None,
 ) -> None:
-    """Open a deployment, with a feed or without, act on it, close it."""
+    """Open a deployment, with a feed or without, and with the keys that the environment names; act on it, close it."""
 
     async def opened() -> None:
-        async with connect(url, prefix=prefix, deadline=deadline, feed=feed) as deployment:
+        ring = keyring()
+        async with connect(url, prefix=prefix, deadline=deadline, feed=feed, encryption=ring) as deployment:
             await act(deployment)
 
     asyncio.run(opened())

@@ -9,7 +9,7 @@ from typing import Any
 from symfonic_redis.books import Entry, Feed
 from symfonic_redis.changes import Change, decode_change
 from symfonic_redis.connection import Deployment
-from symfonic_redis.errors import CodecError, ConfigurationError
+from symfonic_redis.errors import CodecError, ConfigurationError, KeyringMismatch
 from symfonic_redis.keys import scope_keys, tenant_keys
 from symfonic_redis.models import MemoryLayer
 from symfonic_redis.nodes import address_of, order_of
@@ -51,10 +51,12 @@ class Copier:
         A damaged entry is counted, left where it is, and nothing to copy.
         """
         try:
-            change = decode_change(self._prefix, feed.tenant, feed.partition, entry.id, entry.fields)
+            ring = self._store.deployment.encryption
+            change = decode_change(self._prefix, feed.tenant, feed.partition, entry.id, entry.fields, ring=ring)
         except CodecError as error:
             self._store.damaged(tenant_keys(self._prefix, feed.tenant, feed.partition).feed, entry.id, error)
-            return ""
+            # A row whose key is missing is not damaged: it is tried again, by a relay that was given the key.
+            return type(error).__name__ if isinstance(error, KeyringMismatch) else ""
         try:
             async with asyncio.timeout(self._timeout):
                 await self.apply(change, again=entry.again)

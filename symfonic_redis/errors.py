@@ -9,6 +9,7 @@
     ├── ScopeClosed             the scope was purged: a late writer cannot bring it back
     ├── NodeNotFound            (also a KeyError) the node to change is not there
     ├── CodecError              a stored row cannot be read: damaged, or written by a newer version
+    │   └── KeyringMismatch     it is sealed with a key that is not here, or plain where plain rows are refused
     ├── KeyConflict             a key of ours holds another type: something else writes under our prefix
     └── ServerRefused           the server answers, but will not do this
         ├── OutOfMemory         it is at `maxmemory` and evicts nothing
@@ -51,6 +52,10 @@ class NodeNotFound(SymfonicRedisError, KeyError):  # noqa: N818 - names the cond
 
 class CodecError(SymfonicRedisError):
     """A stored row cannot be read: it is damaged, or a newer version wrote it."""
+
+
+class KeyringMismatch(CodecError):  # noqa: N818 - names the condition
+    """A row is sealed with a key that this worker was not given, or plain where plain rows are not accepted."""
 
 
 class KeyConflict(SymfonicRedisError):  # noqa: N818 - names the condition, as the driver's own errors do

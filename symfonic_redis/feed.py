@@ -220,7 +220,8 @@ class _Reader:
     def _decoded(self, at: str, fields: dict[bytes, bytes]) -> Iterator[Change]:
         subject = self._subject
         try:
-            yield decode_change(subject.deployment.prefix, subject.tenant, self._partition, at, fields, self._trail)
+            where = subject.deployment.prefix, subject.tenant, self._partition
+            yield decode_change(*where, at, fields, self._trail, ring=subject.deployment.encryption)
         except CodecError as error:
             self._damaged(at, error)
 

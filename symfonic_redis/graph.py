@@ -8,6 +8,7 @@ from typing import Any
 from redis import asyncio as redis
 
 from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.entry_seals import seal_changes
 from symfonic_redis.errors import CodecError, ConfigurationError, InvalidInput, NodeNotFound
 from symfonic_redis.keys import ScopeKeys, scope_keys
 from symfonic_redis.models import MemoryLayer, MemoryNode, check_ttl
@@ -48,11 +49,12 @@ class StreamGraphStore:
             InvalidInput: the node is of another tenant, or holds what cannot be stored.
         """
         keys = self._keys(scope)
-        layer, payload = encode_node(node, limit=self.deployment.max_row_bytes)
+        seal = self._store.seal(keys)
+        layer, payload = encode_node(node, limit=self.deployment.max_row_bytes, seal=seal)
         if node.tenant_id != keys.tenant:
             raise InvalidInput("a node's tenant_id is not its scope's: nothing was written")
         at = await self._store.add_node(keys, layer, payload, ttl=self.ttl)
-        return decode_node(keys, layer, at, {b"n": payload}, {})
+        return decode_node(keys, layer, at, {b"n": payload}, {}, seal=seal)
 
     async def get_node(self, scope: ScopeLike, node_id: str) -> MemoryNode | None:
         """The node of that id, or None: unknown, deleted, trimmed, damaged, or another scope's. One round trip."""
@@ -151,10 +153,12 @@ class StreamGraphStore:
         keys = self._keys(scope)
         changes = encode_changes(updates)
         address = address_of(node_id, keys)
-        if address is not None and await self._store.update_node(keys, address.layer, address.at, changes):
-            node = await self.get_node(scope, node_id)
-            if node is not None:
-                return node
+        if address is not None:
+            sealed = seal_changes(changes, *address, self._store.seal(keys))
+            if await self._store.update_node(keys, address.layer, address.at, sealed):
+                node = await self.get_node(scope, node_id)
+                if node is not None:
+                    return node
         raise NodeNotFound("there is no such node in this scope: it was deleted, trimmed, or is another scope's")
 
     async def delete_node(self, scope: ScopeLike, node_id: str, cascade: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the contract's signature; there are no edges to delete
@@ -208,7 +212,7 @@ class StreamGraphStore:
         self, keys: ScopeKeys, layer: str, at: str, fields: Mapping[bytes, bytes], edits: Mapping[str, bytes]
     ) -> MemoryNode | None:
         try:
-            return decode_node(keys, layer, at, fields, edits)
+            return decode_node(keys, layer, at, fields, edits, seal=self._store.seal(keys))
         except CodecError as error:
             self._store.damaged(keys.graph(layer), at, error)
             return None

@@ -179,6 +179,11 @@ class ScopeKeys:
     ops_old: str
     idem: str
 
+    @property
+    def identity(self) -> str:
+        """What no other scope has, whatever the prefix: tenant and path, encoded."""
+        return f"{encode_id(self.tenant)}:{self.path}"
+
     def graph(self, layer: str) -> str:
         """The stream that mirrors one layer of this scope."""
         return f"{self.base}:graph:{layer}"

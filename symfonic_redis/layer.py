@@ -151,7 +151,7 @@ class WorkingLayer:
 
         Cost: one round trip for at most 10,000 turns and 64 MiB; one LLEN for no turns at all.
         """
-        push = prepare(self.deployment, scope, entries, durability, mirrored=self.mirror is not None)
+        push = prepare(self.store, scope, entries, durability, mirrored=self.mirror is not None)
         if idempotency_key is not None:
             push = push._replace(idempotency=Idempotency.of(idempotency_key, idempotency_ttl))
         if not push.rows:
@@ -264,7 +264,7 @@ class WorkingLayer:
             return 0
         keys = scope_keys(self.deployment.prefix, scope)
         rows = [
-            encode_turn(self.deployment, keys, MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata))
+            encode_turn(self.store, keys, MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata))
             for content, metadata in turns[-most:]
         ]
         return await self.store.rehydrate(keys, rows, self.bounds, only_if_empty=only_if_empty)

@@ -1,7 +1,8 @@
 """What a node is made of: a mirrored turn's row or a whole node, what was changed of it since, and its id.
 
 A stream entry's fields are `r` (a window row) and `x` (what the node has beyond it), or `n` (a whole node). A change is
-stored under `a:` and an attribute's name, or `p:` and a property's, percent-encoded; see lua/edits.lua.
+stored under `a:` and an attribute's name, or `p:` and a property's, percent-encoded; see lua/edits.lua. Sealed, it is
+stored under `s:` and a token of that name, which stands within.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from symfonic_redis.codec import decode, decode_entry, encode
+from symfonic_redis.entry_seals import seal_field, unseal_changes, unseal_fields
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.keys import ScopeKeys, decode_id, encode_id
 from symfonic_redis.models import Durability, MemoryLayer, MemoryNode, coerce_durability
+from symfonic_redis.sealing import PLAIN, Seal
 
 LABEL_LENGTH = 80
 EMPTY_LABEL = "working-context"
@@ -93,7 +96,7 @@ def turn_node(entry: Any, durability: Durability | None) -> MemoryNode:
     )
 
 
-def turn_extra(metadata: Mapping[str, object], durability: Durability | None) -> bytes:
+def turn_extra(metadata: Mapping[str, object], durability: Durability | None, *, seal: Seal) -> bytes:
     """What a turn's node has beyond its row, encoded; empty for most turns.
 
     A node shows a metadata value's `str`. A row gives most values back the same, but an Enum as its value and a
@@ -105,7 +108,7 @@ def turn_extra(metadata: Mapping[str, object], durability: Durability | None) ->
         texts = {key: text for key, text in texts.items() if _shown(restored[key]) != text}
     if durability is None and not texts:
         return b""
-    return encode([durability, texts])
+    return seal_field(b"x", encode([durability, texts]), MemoryLayer.WORKING.value, seal)
 
 
 def _shown(value: object) -> str:
@@ -116,7 +119,7 @@ def _shown(value: object) -> str:
         return f"<{type(value).__name__} with a number too long to show>"
 
 
-def encode_node(node: Any, *, limit: int) -> tuple[str, bytes]:
+def encode_node(node: Any, *, limit: int, seal: Seal) -> tuple[str, bytes]:
     """The layer of a node, and the node without what its place says: id and layer.
 
     Raises:
@@ -128,7 +131,7 @@ def encode_node(node: Any, *, limit: int) -> tuple[str, bytes]:
         checked = MemoryNode(**{**{name: getattr(node, name) for name in names}, "layer": layer})
     except (ValidationError, TypeError) as error:
         raise InvalidInput(f"the node is refused, {_first(error)}: pass a MemoryNode") from None
-    payload = encode({name: getattr(checked, name) for name in names})
+    payload = seal_field(b"n", encode({name: getattr(checked, name) for name in names}), layer, seal)
     if len(payload) > limit:
         raise InvalidInput(
             f"a node takes {len(payload)} bytes, over the limit of {limit}: "
@@ -145,7 +148,7 @@ def _first(error: Exception) -> str:
 
 
 def decode_node(
-    keys: ScopeKeys, layer: str, at: str, fields: Mapping[bytes, bytes], edits: Mapping[str, bytes]
+    keys: ScopeKeys, layer: str, at: str, fields: Mapping[bytes, bytes], edits: Mapping[str, bytes], *, seal: Seal
 ) -> MemoryNode:
     """The node of a stream entry, with what was changed of it.
 
@@ -154,6 +157,7 @@ def decode_node(
     """
     name = node_id(at, layer, keys)
     try:
+        fields, edits = unseal_fields(fields, layer, seal), unseal_changes(edits, layer, at, seal)
         if b"n" in fields:
             node = MemoryNode(**{**decode(fields[b"n"]), "id": name, "layer": layer})
         elif b"r" in fields:
@@ -166,7 +170,7 @@ def decode_node(
 
 
 def _mirrored(keys: ScopeKeys, at: str, fields: Mapping[bytes, bytes]) -> MemoryNode:
-    entry = decode_entry(fields[b"r"], keys.tenant)
+    entry = decode_entry(fields[b"r"], keys.tenant, seal=PLAIN)  # opened before
     durability: str | None = None
     texts: dict[str, str] = {}
     if fields.get(b"x"):

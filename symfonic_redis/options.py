@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.sealing import Keyring
 
 DEADLINE = 15.0
 """Seconds a call may take, retries included. Failovers took 2 to 9 s when measured."""
@@ -34,6 +35,7 @@ class Options(TypedDict, total=False):
         max_row_bytes: the longest encoded row (1 MiB).
         feed: changes kept for each partition of each tenant, for `watch` and `relay`; None for no feed (None). All
             workers of a deployment must choose the same.
+        encryption: the keys that seal and open all rows, see docs/encryption.md; None for plain rows (None).
     """
 
     prefix: str
@@ -42,6 +44,7 @@ class Options(TypedDict, total=False):
     max_connections: int
     max_row_bytes: int
     feed: int | None
+    encryption: Keyring | None
 
 
 _SECONDS = {"deadline": LONGEST, "attempt_timeout": LONGEST}
@@ -65,3 +68,6 @@ def check_options(options: Mapping[str, object]) -> None:
         most = None if value is None and name == "feed" else _COUNTS.get(name)
         if most and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most):
             raise ConfigurationError(f"{name} must be a whole number from 1 to {most:.0f}: correct it")
+    encryption = options.get("encryption")
+    if encryption is not None and not isinstance(encryption, Keyring):
+        raise ConfigurationError("encryption must be a Keyring: pass Keyring({id: key}, current=id)")

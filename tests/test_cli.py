@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from agent_keys import ring
 from transcript_file import SAMPLE, real_transcripts
 
 from symfonic_redis import StreamGraphStore, WorkingLayer, connect, parse_scope
@@ -169,3 +170,36 @@ def test_scopes_are_written_as_they_are_read():
     for text in ("org=acme", "org=a%2Fb/c=%3D%25", "x=ü ñ"):
         scope = parse_scope(text)
         assert parse_scope(format_scope(scope)) == scope
+
+
+def keys(name: str) -> dict[str, str]:
+    here = os.path.dirname(__file__)  # noqa: PTH120 - a part of PYTHONPATH
+    return {"SYMFONIC_REDIS_KEYRING": name, "PYTHONPATH": f"{here}:{os.environ.get('PYTHONPATH', '')}"}
+
+
+async def test_the_command_line_takes_its_keys_from_a_function_that_the_environment_names(valkey, prefix, at):
+    env = keys("agent_keys:ring")
+    assert answer("push", SCOPE, "hello", "--speaker", "user", *at, env=env)["window_length"] == 1
+    assert [entry["content"] for entry in answer("context", SCOPE, *at, env=env)] == ["hello"]
+    assert "encryption=Keyring" in fails("context", SCOPE, *at)
+    async with connect(valkey.url, prefix=prefix, encryption=ring()) as redis:
+        assert [entry.content for entry in await WorkingLayer(redis).get_context(parse_scope(SCOPE))] == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module:ring", "cannot be imported"),
+        ("agent_keys:CLI_KEY", "is no function"),
+        ("builtins:str", "must be a Keyring"),
+    ],
+)
+def test_what_gives_no_keyring_is_refused(at, name, said):
+    assert said in fails("context", SCOPE, *at, env=keys(name))
+
+
+def test_the_workers_of_a_replay_have_the_keys_too(at):
+    env = keys("agent_keys:ring")
+    report = answer("replay", str(SAMPLE), "--workers", "2", *at, env=env)
+    assert report["turns_pushed"] > 0
+    assert report["order_correct"]

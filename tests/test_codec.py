@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from symfonic_redis import InvalidInput, MemoryEntry, MemoryLayer, MemoryNode
 from symfonic_redis.codec import decode, decode_entry, encode, encode_entry, pack, unpack
+from symfonic_redis.sealing import PLAIN
 
 LIMIT = 1 << 20
 
@@ -76,7 +77,7 @@ def entry_of(**values: object) -> MemoryEntry:
 
 
 def there_and_back(entry: object) -> MemoryEntry:
-    return decode_entry(encode_entry(entry, limit=LIMIT), "acme")
+    return decode_entry(encode_entry(entry, limit=LIMIT, seal=PLAIN), "acme", seal=PLAIN)
 
 
 # --- what can be stored ---
@@ -208,7 +209,7 @@ def test_an_entry_of_the_reference_package_is_stored():
 
 def test_the_row_of_a_turn_is_small():
     entry = entry_of(content="x" * 300, metadata={"speaker": "assistant", "turn_id": uuid.uuid4().hex[:12]})
-    assert len(encode_entry(entry, limit=LIMIT)) <= 300 + 110
+    assert len(encode_entry(entry, limit=LIMIT, seal=PLAIN)) <= 300 + 110
 
 
 # --- what is refused ---
@@ -249,7 +250,7 @@ def test_what_would_not_come_out_equal_is_refused(value):
         with pytest.raises(InvalidInput):
             pack(holder)
     with pytest.raises(InvalidInput):
-        encode_entry(entry_of(metadata={"a": value}), limit=LIMIT)
+        encode_entry(entry_of(metadata={"a": value}), limit=LIMIT, seal=PLAIN)
 
 
 def test_what_holds_itself_is_refused():
@@ -269,11 +270,11 @@ def test_an_entry_with_a_wrong_or_missing_attribute_is_refused(name):
     thing = SimpleNamespace(**{key: getattr(entry_of(), key) for key in MemoryEntry.model_fields})
     setattr(thing, name, object())
     with pytest.raises(InvalidInput, match="pass a MemoryEntry"):
-        encode_entry(thing, limit=LIMIT)
+        encode_entry(thing, limit=LIMIT, seal=PLAIN)
     delattr(thing, name)
     if name in ("id", "content", "created_at", "metadata", "importance"):
         with pytest.raises(InvalidInput, match=name):
-            encode_entry(thing, limit=LIMIT)
+            encode_entry(thing, limit=LIMIT, seal=PLAIN)
     else:
         assert there_and_back(thing)
 
@@ -281,13 +282,13 @@ def test_an_entry_with_a_wrong_or_missing_attribute_is_refused(name):
 def test_a_refusal_does_not_quote_the_content():
     for entry in (entry_of(content="secret" * 300), entry_of(metadata={"a": {"secret"}})):
         with pytest.raises(InvalidInput) as refused:
-            encode_entry(entry, limit=1000)
+            encode_entry(entry, limit=1000, seal=PLAIN)
         assert "secret" not in str(refused.value)
 
 
 def test_the_limit_is_the_longest_row_that_is_taken():
     entry = entry_of()
-    size = len(encode_entry(entry, limit=LIMIT))
-    assert len(encode_entry(entry, limit=size)) == size
+    size = len(encode_entry(entry, limit=LIMIT, seal=PLAIN))
+    assert len(encode_entry(entry, limit=size, seal=PLAIN)) == size
     with pytest.raises(InvalidInput, match=rf"{size} bytes, over the limit of {size - 1}"):
-        encode_entry(entry, limit=size - 1)
+        encode_entry(entry, limit=size - 1, seal=PLAIN)

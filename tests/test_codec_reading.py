@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from symfonic_redis import CodecError, InvalidInput, MemoryEntry, MemoryLayer
 from symfonic_redis.codec import VERSION, decode_entry, encode, encode_entry, pack
+from symfonic_redis.sealing import PLAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 1 << 20
@@ -52,12 +53,12 @@ FULL = entry_of(
     score=0.5,
     node_id="n",
 )
-ROW = encode_entry(FULL, limit=LIMIT)
+ROW = encode_entry(FULL, limit=LIMIT, seal=PLAIN)
 
 
 def reads_or_refuses(row: bytes) -> None:
     try:
-        found = decode_entry(row, "acme")
+        found = decode_entry(row, "acme", seal=PLAIN)
     except CodecError:
         return
     assert isinstance(found, MemoryEntry)
@@ -81,20 +82,20 @@ def test_any_single_changed_byte_is_an_entry_or_an_error_of_ours():
 def test_any_truncated_or_extended_row_is_an_error_of_ours():
     for length in range(len(ROW)):
         with pytest.raises(CodecError):
-            decode_entry(ROW[:length], "acme")
+            decode_entry(ROW[:length], "acme", seal=PLAIN)
     for tail in (b"\x00", b"\xc1", ROW):
         with pytest.raises(CodecError):
-            decode_entry(ROW + tail, "acme")
+            decode_entry(ROW + tail, "acme", seal=PLAIN)
 
 
 def test_a_header_that_claims_four_gigabytes_is_an_error_of_ours():
     for code in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF):  # bin, ext, str, array, map, each with a length of 32 bits
         for ahead in (b"", b"\x94", b"\x94\xa1a\xa1b\xc0\x81\xa1c"):
             with pytest.raises(CodecError):
-                decode_entry(VERSION + ahead + bytes([code]) + b"\xff" * 5, "acme")
+                decode_entry(VERSION + ahead + bytes([code]) + b"\xff" * 5, "acme", seal=PLAIN)
     million = VERSION + b"\xdd\x00\x0f\xff\xff" * 200_000  # arrays in arrays, each of a million items
     with pytest.raises(CodecError):
-        decode_entry(million, "acme")
+        decode_entry(million, "acme", seal=PLAIN)
 
 
 @pytest.mark.parametrize("depth", [100, 1_000, 20_000])
@@ -116,9 +117,9 @@ print("alive")
 @pytest.mark.parametrize("version", [0, 2, 0x7F, 0xFF])
 def test_an_unknown_version_is_named(version):
     with pytest.raises(CodecError, match=rf"version {version}\b.*upgrade"):
-        decode_entry(bytes([version]) + ROW[1:], "acme")
+        decode_entry(bytes([version]) + ROW[1:], "acme", seal=PLAIN)
     with pytest.raises(CodecError, match="version none"):
-        decode_entry(b"", "acme")
+        decode_entry(b"", "acme", seal=PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_an_unknown_version_is_named(version):
 )
 def test_a_row_that_is_no_entry_is_an_error_of_ours(fields):
     with pytest.raises(CodecError):
-        decode_entry(encode(fields), "acme")
+        decode_entry(encode(fields), "acme", seal=PLAIN)
 
 
 def test_random_damage_to_real_rows_is_an_entry_or_an_error_of_ours():
@@ -168,15 +169,15 @@ def test_what_nests_thousands_deep_is_refused(kind, depth):
 def test_whatever_is_accepted_can_be_read_back(kind):
     # From every depth of the caller's own stack: the reader may be deeper in its calls than the writer was.
     code = f"""
-from test_codec_reading import InvalidInput, decode_entry, encode_entry, entry_of, nested
+from test_codec_reading import PLAIN, InvalidInput, decode_entry, encode_entry, entry_of, nested
 def deep(levels, call):
     return call() if not levels else deep(levels - 1, call)
 for depth in [*range(1, 400, 9), *range(400, 1100, 23), *range(1010, 1030)]:
     try:
-        row = encode_entry(entry_of(metadata={{"a": nested({kind}, depth)}}), limit=1 << 20)
+        row = encode_entry(entry_of(metadata={{"a": nested({kind}, depth)}}), limit=1 << 20, seal=PLAIN)
     except InvalidInput:
         continue
-    deep(300, lambda: decode_entry(row, "acme"))
+    deep(300, lambda: decode_entry(row, "acme", seal=PLAIN))
 print("all read")
 """
     assert survives(code) == "all read"
@@ -186,12 +187,12 @@ def test_a_thread_with_a_small_stack_reads_what_the_main_thread_wrote():
     # A worker may read in a thread; macOS gives one 512 KiB, musl 128 KiB.
     code = """
 import threading
-from test_codec_reading import decode_entry, encode_entry, entry_of, nested
+from test_codec_reading import PLAIN, decode_entry, encode_entry, entry_of, nested
 entry = entry_of(metadata={"a": nested(tuple, 10)})
-row = encode_entry(entry, limit=1 << 20)
+row = encode_entry(entry, limit=1 << 20, seal=PLAIN)
 threading.stack_size(256 * 1024)
 found = []
-reader = threading.Thread(target=lambda: found.append(decode_entry(row, "acme")))
+reader = threading.Thread(target=lambda: found.append(decode_entry(row, "acme", seal=PLAIN)))
 reader.start()
 reader.join()
 print(found == [entry])

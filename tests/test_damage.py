@@ -20,6 +20,7 @@ from symfonic_redis import (
 )
 from symfonic_redis.codec import encode, encode_entry
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.sealing import PLAIN
 
 DAMAGED = {
     "nothing": b"",
@@ -75,7 +76,7 @@ async def test_each_conversation_with_damage_is_told_once(redis, scope, turn, ca
 
 
 def row_of(turn) -> bytes:
-    return encode_entry(turn(), limit=1000)
+    return encode_entry(turn(), limit=1000, seal=PLAIN)
 
 
 NODE = MemoryNode(layer=MemoryLayer.WORKING, tenant_id="acme", label="x")

@@ -10,12 +10,13 @@ import pytest
 from symfonic_redis import MemoryEntry, TenantScope, WorkingLayer
 from symfonic_redis.codec import decode_entry
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.sealing import PLAIN
 
 
 async def rows_of(redis, scope) -> list[str]:
     """The contents of the whole list, newest first."""
     rows = await redis.call("test", "LRANGE", scope_keys(redis.prefix, scope).turns, 0, -1)
-    return [decode_entry(row, scope.tenant_id).content for row in rows]
+    return [decode_entry(row, scope.tenant_id, seal=PLAIN).content for row in rows]
 
 
 def turns(count: int, first: int = 1) -> list[MemoryEntry]:

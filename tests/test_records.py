@@ -30,6 +30,7 @@ from symfonic_redis import (
 from symfonic_redis.keys import scope_keys
 from symfonic_redis.pending import decode_record, encode_record
 from symfonic_redis.records import HOMES, record_of, request_of, same_scope
+from symfonic_redis.sealing import PLAIN
 
 SECRET = "4111 1111 1111 1111"
 
@@ -224,8 +225,8 @@ def test_what_waits_says_the_record_again(scope, layer):
         importance=7.5,
         durability="transient",
     )
-    item = encode_record(record, "acme", limit=10_000)
-    assert decode_record(item, keys, scope) == record
+    item = encode_record(record, "acme", limit=10_000, seal=PLAIN)
+    assert decode_record(item, keys, scope, seal=PLAIN) == record
     head = item.partition(b"\n")[0].split(b" ")
     assert head[:2] == [b"1", HOMES[layer].encode()]
     assert len(head) == 4
@@ -235,10 +236,13 @@ def test_what_waits_says_the_record_again(scope, layer):
 def test_a_name_that_a_node_needs_for_itself_is_refused(scope, name):
     record = MemoryRecord(scope=scope, content="x", layer="semantic", metadata={name: SECRET})
     with pytest.raises(InvalidInput, match=f"key {name}") as caught:
-        encode_record(record, "acme", limit=1000)
+        encode_record(record, "acme", limit=1000, seal=PLAIN)
     assert SECRET not in everything_said(caught.value)
     turn = MemoryRecord(scope=scope, content="x", metadata={name: "y"})
-    assert decode_record(encode_record(turn, "acme", limit=1000), scope_keys("p", scope), scope) == turn
+    assert (
+        decode_record(encode_record(turn, "acme", limit=1000, seal=PLAIN), scope_keys("p", scope), scope, seal=PLAIN)
+        == turn
+    )
 
 
 @pytest.mark.parametrize("layer", ["working", "semantic"])
@@ -246,7 +250,7 @@ def test_a_name_that_a_node_needs_for_itself_is_refused(scope, name):
 def test_what_cannot_be_stored_is_refused(scope, layer, values):
     record = MemoryRecord(**{"scope": scope, "content": "x", "layer": layer, **values})
     with pytest.raises(InvalidInput):
-        encode_record(record, "acme", limit=1000)
+        encode_record(record, "acme", limit=1000, seal=PLAIN)
 
 
 def test_an_extractor_may_hand_over_a_generator(scope):

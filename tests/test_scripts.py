@@ -12,6 +12,7 @@ from symfonic_redis.codec import encode_entry
 from symfonic_redis.keys import scope_keys
 from symfonic_redis.retention import Bounds
 from symfonic_redis.scripts import script, sources
+from symfonic_redis.sealing import PLAIN
 from symfonic_redis.store import Store
 
 LUA = Path(__file__).resolve().parent.parent / "lua"
@@ -198,7 +199,7 @@ async def test_a_clear_costs_what_its_header_says(one_redis, scope, turn):
 async def test_a_rehydration_costs_what_its_header_says(one_redis, scope, turn):
     (plain,) = stated("rehydrate")[:1]
     store, keys = Store(one_redis), scope_keys(one_redis.prefix, scope)
-    rows = [encode_entry(turn(), limit=1000)]
+    rows = [encode_entry(turn(), limit=1000, seal=PLAIN)]
     await store.push(keys, rows, Bounds(3, 2, None))
     await store.clear(keys, layer=None)
     assert await commands_of(one_redis, store.rehydrate(keys, rows, Bounds(3, 2, None), only_if_empty=True)) == plain

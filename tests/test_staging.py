@@ -48,6 +48,7 @@ from symfonic_redis.keys import scope_keys
 from symfonic_redis.pending import decode_record, encode_record
 from symfonic_redis.scope import format_scope
 from symfonic_redis.scripts import script
+from symfonic_redis.sealing import PLAIN
 
 HERE = Path(__file__).parent
 SCRIPT = b"EVALSHA"
@@ -415,7 +416,7 @@ async def test_a_purge_removes_what_waits_and_refuses_a_late_writer(worker, scop
 
 async def test_what_cannot_be_read_goes_on_waiting_and_holds_nothing_up(worker, scope, caplog):
     key = scope_keys(worker.deployment.prefix, scope).staged
-    good = encode_record(fact(scope, "good"), "acme", limit=1000)
+    good = encode_record(fact(scope, "good"), "acme", limit=1000, seal=PLAIN)
     strange = [b"2 semantic x 5\nnewer", b"", b"\n", b"1 semantic", b"1 imaginary x 1\nx", b"1 semantic x 999\nshort"]
     await worker.deployment.call("test", "RPUSH", key, *strange[:3], good, *strange[3:])
     assert await worker.waits(scope) == ["good"]
@@ -425,7 +426,7 @@ async def test_what_cannot_be_read_goes_on_waiting_and_holds_nothing_up(worker, 
     assert await worker.labels(scope) == {"semantic": ["good"]}
     assert await worker.deployment.call("test", "LRANGE", key, 0, -1) == strange
     with pytest.raises(CodecError):
-        decode_record(strange[0], scope_keys("p", scope), scope)
+        decode_record(strange[0], scope_keys("p", scope), scope, seal=PLAIN)
 
 
 # --- once ---
