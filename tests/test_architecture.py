@@ -19,6 +19,7 @@ PACKAGE = ROOT / "symfonic_redis"
 # A module imports only what stands before it. A new module takes its place here.
 ORDER = (
     "errors",
+    "guard",
     "scope",
     "models",
     "records",
