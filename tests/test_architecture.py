@@ -62,6 +62,7 @@ ORDER = (
     "summary_service",
     "hydration",
     "staging",
+    "ports",
     "stages",
     "archive_lines",
     "archive_store",
