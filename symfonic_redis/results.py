@@ -11,7 +11,10 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ResolvedInput(Generic[_T_co]):
-    """What a stage did: the ids it wrote or published, and the path of the scope that they belong to."""
+    """What a stage did: the ids it wrote or published, and the path of the scope that they belong to.
+
+    They are all that it wrote or published, which may be more than the window shows afterwards.
+    """
 
     capability: str
     value: _T_co
@@ -25,7 +28,7 @@ class StageResult(Generic[_T_co]):
     Attributes:
         resolved: what it did; None when it changed nothing.
         reason: why it changed nothing; empty when it did. Never content.
-        counts: how many of what, by name.
+        counts: how many of what this call did, by name; not how many there are afterwards.
     """
 
     resolved: ResolvedInput[_T_co] | None = None

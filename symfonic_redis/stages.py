@@ -5,17 +5,22 @@ model has answered; of a request `scope` and `prompt` are read, of a turn `text`
 
 The turn's own scope wins over the capability's. A record's scope is never rewritten to match: a producer that names
 another tenant is refused, not laundered. What a reason says of a failure is its type's name, for a message may quote
-content. Cancellation passes through every handler: a cancelled turn stays cancelled.
+content. Cancellation passes through every handler: a cancelled turn stays cancelled. A collaborator that is cancelled
+from elsewhere, or raises `CancelledError` by itself, has failed and cancels nothing.
+
+A turn that may be delivered again names itself by `request.idempotency_key`, a text; empty or None for none. What it
+writes is then staged once under that name, from whichever worker, and what it teaches once under that name followed by
+`#consolidation`. One name is for one write: where each round of a turn is written, each needs a name of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from symfonic_redis.errors import ConfigurationError, InvalidInput, MemoryUnavailable
+from symfonic_redis.errors import InvalidInput, MemoryUnavailable
+from symfonic_redis.guard import SelfCancelledError, check_seconds, within
+from symfonic_redis.ports import ids_of, key_of, records_of, require_port, require_records_from
 from symfonic_redis.records import ExtractionRequest, WriteRequest, same_scope
 from symfonic_redis.results import ResolvedInput, StageResult, applied, no_change
 from symfonic_redis.scope import scope_address
@@ -28,6 +33,7 @@ EXTRACTION_TIMEOUT = 60.0
 
 NO_REQUEST = "the stage's context has no turn request"
 NO_SCOPE = "neither the turn nor the capability names a scope"
+SCOPE_REFUSED = "the turn's scope is refused"
 NOTHING_TO_RECORD = "the turn produced nothing to record"
 NOTHING_WRITTEN = "the memory store was not reached; nothing was written"
 NOT_ACCEPTED = "the writer accepted none of the records"
@@ -40,6 +46,7 @@ NOTHING_STAGED = "nothing was staged to publish"
 NOTHING_PUBLISHED = "the memory store was not reached; nothing was published"
 
 _REASON_LENGTH = 300
+_CONSOLIDATION = "#consolidation"
 
 Handler: TypeAlias = Callable[[Any], Awaitable[StageResult[Any]]]
 """What a stage runs: takes the context, returns what came of it."""
@@ -58,31 +65,34 @@ def write_handler(capability: Any) -> Handler:
     Raises:
         ConfigurationError: a collaborator is missing. Said here, not in the middle of a live turn.
 
-    The handler itself raises `InvalidInput` when a record is of another scope, and what the writer raises.
+    The handler itself raises `InvalidInput` when a record is of another scope, or when what the turn names as its scope
+    or idempotency key, or `records_from` as its records, is none; `ConfigurationError` when the writer answers no
+    receipt; and what `records_from` and the writer raise. It sets the writer no time limit: ours has the deployment's.
     """
-    _require_records_from(capability)
-    _require(capability, "write_handler", "writer", "write", "request", "a RedisMemoryWriter")
+    require_records_from(capability)
+    require_port(capability, "write_handler", "writer", "write", "request", "a RedisMemoryWriter")
 
     async def handle_write(context: Any) -> StageResult[Any]:
         request = getattr(context, "request", None)
         counts = {"staged": 0, "written": 0}
         if request is None:
             return no_change(NO_REQUEST)
-        records = tuple(capability.records_from(context) or ())
+        records = records_of(capability, context)
         if not records:
             return no_change(NOTHING_TO_RECORD, counts=counts)
         counts["staged"] = len(records)
         scope = _scope(request, capability)
         if scope is None:
             return no_change(NO_SCOPE, counts=counts)
-        wanted = WriteRequest(scope, records).validate()
+        scope_address(scope)
+        wanted = WriteRequest(scope, records, key_of(request)).validate()
         try:
-            receipt = await capability.writer.write(wanted)
-        except MemoryUnavailable:
+            receipt = await within(capability.writer.write(wanted))
+        except (MemoryUnavailable, SelfCancelledError):
             return no_change(NOTHING_WRITTEN, counts=counts)
-        accepted = tuple(receipt.accepted)
-        if receipt.degraded or not accepted:
-            return no_change(_told(receipt) or (NOTHING_WRITTEN if receipt.degraded else NOT_ACCEPTED), counts=counts)
+        accepted, degraded = ids_of(receipt, "accepted"), bool(getattr(receipt, "degraded", False))
+        if degraded or not accepted:
+            return no_change(_told(receipt) or (NOTHING_WRITTEN if degraded else NOT_ACCEPTED), counts=counts)
         return _applied(capability, accepted, scope, {**counts, "written": len(accepted)})
 
     return handle_write
@@ -99,14 +109,15 @@ def consolidation_handler(capability: Any, *, timeout: float | None = EXTRACTION
     Args:
         capability: `extractor` is a `MemoryExtractionPort`, `writer` a `MemoryWritePort`; `scope` is used when the turn
             names none.
-        timeout: seconds that the extractor may take; None for no limit.
+        timeout: seconds that the extractor may take, then it is cancelled, and left behind if it goes on; None for no
+            limit. It runs on the event loop: one that blocks instead of awaiting stops the loop, and no limit helps.
 
     Raises:
-        ConfigurationError: a collaborator is missing, or the time is not positive.
+        ConfigurationError: a collaborator is missing, or the time is not a positive, finite number.
 
     Cost: one call of the extractor, and one write when it finds something.
     """
-    _require(
+    require_port(
         capability,
         "consolidation_handler",
         "extractor",
@@ -114,9 +125,9 @@ def consolidation_handler(capability: Any, *, timeout: float | None = EXTRACTION
         "request",
         "one that returns an ExtractionResult",
     )
-    _require(capability, "consolidation_handler", "writer", "write", "request", "a RedisMemoryWriter")
-    if timeout is not None and not timeout > 0:
-        raise ConfigurationError("an extraction's timeout must be a positive number of seconds, or None: correct it")
+    require_port(capability, "consolidation_handler", "writer", "write", "request", "a RedisMemoryWriter")
+    if timeout is not None:
+        check_seconds("timeout", timeout)
 
     async def handle_consolidation(context: Any) -> StageResult[Any]:
         turn = getattr(context, "turn", None)
@@ -125,12 +136,12 @@ def consolidation_handler(capability: Any, *, timeout: float | None = EXTRACTION
             return no_change(NOT_FINAL)
         counts = {"extracted": 0, "written": 0}
         scope = _scope(request, capability)
-        if scope is None:
-            return no_change(NO_SCOPE, counts=counts)
+        refused = _refusal(scope)
+        if refused:
+            return no_change(refused, counts=counts)
         try:
             asked = ExtractionRequest(scope, request.prompt, turn.text)
-            async with asyncio.timeout(timeout):
-                result = await capability.extractor.extract(asked)
+            result = await within(capability.extractor.extract(asked), timeout)
             records, discarded = tuple(result.records or ()), len(getattr(result, "dropped", ()) or ())
         except Exception as failure:  # noqa: BLE001 - a side effect, not the turn
             return no_change(_named(EXTRACTION_DEGRADED, failure), counts=counts)
@@ -138,22 +149,22 @@ def consolidation_handler(capability: Any, *, timeout: float | None = EXTRACTION
             return no_change(f"{EXTRACTION_DEGRADED}: the extractor reported an outage", counts=counts)
         if not records:
             return no_change(_told(result) or NOTHING_TO_KEEP, counts={**counts, "discarded": discarded})
-        return await _keep(capability, result, scope, discarded)
+        found = WriteRequest(getattr(result, "scope", scope), records)
+        return await _keep(capability, request, found, scope, discarded)
 
     return handle_consolidation
 
 
-async def _keep(capability: Any, result: Any, scope: Any, discarded: int) -> StageResult[Any]:
+async def _keep(capability: Any, request: Any, found: WriteRequest, scope: Any, discarded: int) -> StageResult[Any]:
     """Stage what was extracted, under the turn's scope or not at all."""
-    counts = {"extracted": len(result.records), "written": 0}
+    counts = {"extracted": len(found.records), "written": 0}
     try:
-        wanted = result.write_request()
-        stated = [getattr(one, "scope", scope) for one in (wanted, *result.records)]
-        if not all(same_scope(one, scope) for one in stated):
+        if not same_scope(found.scope, scope):
             return no_change(f"{RECORDS_REFUSED}: another scope than the turn's", counts=counts)
-        receipt = await capability.writer.write(wanted)
-        accepted = tuple(receipt.accepted or ())
-        degraded = bool(getattr(receipt, "degraded", False))
+        key = key_of(request)
+        wanted = WriteRequest(scope, found.records, key and f"{key}{_CONSOLIDATION}").validate()
+        receipt = await within(capability.writer.write(wanted))
+        accepted, degraded = ids_of(receipt, "accepted"), bool(getattr(receipt, "degraded", False))
     except InvalidInput as failure:
         return no_change(_named(RECORDS_REFUSED, failure), counts=counts)
     except Exception as failure:  # noqa: BLE001 - as above
@@ -169,7 +180,9 @@ async def _keep(capability: Any, result: Any, scope: Any, discarded: int) -> Sta
 def lifecycle_handler(capability: Any) -> Handler:
     """The stage that publishes what waits in this turn's scope, and in no other.
 
-    Three results: published, with the count; nothing was staged; store unreachable. Count: `published`.
+    Three results: published, with the count; nothing was staged; store unreachable. Count: `published`. It counts and
+    names all that this call published: turns that another call staged, and more turns than the window goes on to show,
+    as of 100 that are published into a window of 4.
 
     Args:
         capability: `lifecycle` is a `MemoryLifecyclePort`, such as `RedisMemoryLifecycle`; `scope` is used when the
@@ -178,9 +191,10 @@ def lifecycle_handler(capability: Any) -> Handler:
     Raises:
         ConfigurationError: a collaborator is missing.
 
-    The handler itself raises what the lifecycle raises, but not `MemoryUnavailable`.
+    The handler itself raises `InvalidInput` when the turn's scope is none, `ConfigurationError` when the lifecycle
+    answers no receipt, and what the lifecycle raises, but not `MemoryUnavailable`.
     """
-    _require(capability, "lifecycle_handler", "lifecycle", "flush", "scope", "a RedisMemoryLifecycle")
+    require_port(capability, "lifecycle_handler", "lifecycle", "flush", "scope", "a RedisMemoryLifecycle")
 
     async def handle_lifecycle(context: Any) -> StageResult[Any]:
         request = getattr(context, "request", None)
@@ -190,13 +204,14 @@ def lifecycle_handler(capability: Any) -> Handler:
         scope = _scope(request, capability)
         if scope is None:
             return no_change(NO_SCOPE, counts=counts)
+        scope_address(scope)
         try:
-            receipt = await capability.lifecycle.flush(scope)
-        except MemoryUnavailable:
+            receipt = await within(capability.lifecycle.flush(scope))
+        except (MemoryUnavailable, SelfCancelledError):
             return no_change(NOTHING_PUBLISHED, counts=counts)
         if getattr(receipt, "degraded", False):
             return no_change(NOTHING_PUBLISHED, counts=counts)
-        committed = tuple(getattr(receipt, "committed", ()) or ())
+        committed = ids_of(receipt, "committed")
         if not committed:
             return no_change(NOTHING_STAGED, counts=counts)
         return _applied(capability, committed, scope, {"published": len(committed)})
@@ -205,14 +220,27 @@ def lifecycle_handler(capability: Any) -> Handler:
 
 
 def _scope(request: Any, capability: Any) -> Any:
-    return getattr(request, "scope", None) or getattr(capability, "scope", None)
+    # Only a turn without one: what is malformed is refused, not filed under the capability's.
+    scope = getattr(request, "scope", None)
+    return getattr(capability, "scope", None) if scope is None else scope
 
 
-def _applied(capability: Any, value: Sequence[Any], scope: Any, counts: dict[str, int]) -> StageResult[Any]:
+def _refusal(scope: Any) -> str:
+    """Why nothing can be filed under a scope; empty when it can."""
+    if scope is None:
+        return NO_SCOPE
+    try:
+        scope_address(scope)
+    except InvalidInput as failure:
+        return _named(SCOPE_REFUSED, failure)
+    return ""
+
+
+def _applied(capability: Any, value: tuple[Any, ...], scope: Any, counts: dict[str, int]) -> StageResult[Any]:
     name = getattr(capability, "name", None)
     resolved = ResolvedInput(
         capability=name if isinstance(name, str) and name else CAPABILITY,
-        value=tuple(value),
+        value=value,
         provenance=_path(scope),
     )
     return applied(resolved, counts=counts)
@@ -234,24 +262,3 @@ def _told(said: Any) -> str:
 
 def _named(what: str, failure: Exception) -> str:
     return f"{what}: {type(failure).__name__}"[:_REASON_LENGTH]
-
-
-def _require(  # noqa: PLR0917 - the parts of one sentence
-    capability: Any, handler: str, attribute: str, method: str, argument: str, example: str
-) -> None:
-    collaborator = getattr(capability, attribute, None)
-    found = getattr(collaborator, method, None)
-    if callable(found) and inspect.iscoroutinefunction(inspect.unwrap(found)):
-        return
-    raise ConfigurationError(
-        f"{handler} needs a capability whose {attribute} has an async {method}({argument}): pass {example}"
-    )
-
-
-def _require_records_from(capability: Any) -> None:
-    found = getattr(capability, "records_from", None)
-    if not callable(found) or inspect.iscoroutinefunction(found):
-        raise ConfigurationError(
-            "write_handler needs a capability whose records_from(context) returns the turn's records: pass a plain "
-            "function that makes MemoryRecords"
-        )

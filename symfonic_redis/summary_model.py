@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
+from threading import Semaphore
 from typing import Any
 
 from symfonic_redis.conversation import speaker_of
 from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.guard import in_thread, is_async, within
 from symfonic_redis.messages import text_of
 from symfonic_redis.render import render_line
 
@@ -17,8 +18,8 @@ PROMPT_CHARS = 16_000
 TURN_CHARS = 2_000
 """Characters of one turn in a prompt."""
 
-GRACE = 1.0
-"""Seconds in which a model that was cancelled may clean up. One that goes on is left to itself."""
+MODEL_THREADS = 32
+"""Calls of a provider that may be under way at once. Each has a thread until it returns, in time or not."""
 
 _PROMPT = (
     "Below is the older part of a dialogue between a user and an assistant. The assistant will go on with it and can "
@@ -38,17 +39,18 @@ def check_provider(provider: object) -> None:
     """Refuse a provider that would fail in the middle of a turn.
 
     Raises:
-        ConfigurationError: it is missing or has no `get_chat_model`.
+        ConfigurationError: it is missing, has no `get_chat_model`, or an async one.
     """
     if provider is None:
         raise ConfigurationError(
             "mode 'llm' needs a model_provider of its own, an object with get_chat_model(config): it does not borrow "
             "the model that answers the user"
         )
-    if not callable(getattr(provider, "get_chat_model", None)):
+    found = getattr(provider, "get_chat_model", None)
+    if not callable(found) or is_async(found):
         raise ConfigurationError(
-            f"a {type(provider).__name__} provides no model: pass an object whose get_chat_model(config) returns a "
-            "chat model with async ainvoke(prompt)"
+            f"a {type(provider).__name__} provides no model: pass an object whose get_chat_model(config) is a plain "
+            "function, not an async one, and returns a chat model with async ainvoke(prompt)"
         )
 
 
@@ -72,15 +74,20 @@ def prompt_of(turns: Iterable[Any], max_chars: int) -> str:
     return _PROMPT.format(limit=max_chars, turns="\n".join(reversed(lines))) if lines else ""
 
 
-async def ask(provider: Any, config: object, prompt: str, *, seconds: float, max_chars: int) -> str:
+async def ask(provider: Any, config: object, prompt: str, *, seconds: float, max_chars: int, room: Semaphore) -> str:
     """What the provider's model answers to a prompt, as text of at most `max_chars`, cut at a line's or word's end.
 
+    The provider is called in a thread, as it may import, read credentials or dial before it returns; `room` is how many
+    such threads there may be. The model is called on the event loop, as its answer is awaited there: one that blocks
+    in `ainvoke` stops the loop, and no limit can help it.
+
     Raises:
-        TimeoutError: it did not answer in time; it was cancelled.
+        TimeoutError: provider and model did not answer in time; the model was cancelled, the provider left behind.
         UnusableAnswerError: it answered no text.
-        Exception: whatever it raised.
+        TooManyThreadsError: too many calls of the provider have not returned.
+        Exception: whatever either raised.
     """
-    answer = await _bounded(provider.get_chat_model(config).ainvoke(prompt), seconds)
+    answer = await within(_answer(provider, config, prompt, room), seconds)
     content = answer if isinstance(answer, str) else getattr(answer, "content", None)
     if not isinstance(content, str | list):
         raise UnusableAnswerError
@@ -88,6 +95,11 @@ async def ask(provider: Any, config: object, prompt: str, *, seconds: float, max
     if not text:
         raise UnusableAnswerError
     return shortened(text, max_chars)
+
+
+async def _answer(provider: Any, config: object, prompt: str, room: Semaphore) -> Any:
+    model = await in_thread(room, provider.get_chat_model, config)
+    return await model.ainvoke(prompt)
 
 
 def shortened(text: str, max_chars: int) -> str:
@@ -101,26 +113,3 @@ def shortened(text: str, max_chars: int) -> str:
         if end > max_chars // 2:
             return cut[:end].rstrip()
     return cut[:max_chars].rstrip()
-
-
-async def _bounded(call: Awaitable[Any], seconds: float) -> Any:
-    """Await a call for so long. A task of its own: a model that ignores its cancellation must not hold the turn."""
-    task = asyncio.ensure_future(call)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if done:
-            if task.cancelled():
-                raise UnusableAnswerError  # by itself, not by our caller: that arrives here, not in the task
-            return task.result()
-        raise TimeoutError
-    finally:
-        if not task.done():
-            task.add_done_callback(_heard)
-            task.cancel()
-            await asyncio.wait({task}, timeout=GRACE)
-
-
-def _heard(task: asyncio.Future[Any]) -> None:
-    """Take note of how an abandoned call ended, or the loop would report it as forgotten."""
-    if not task.cancelled():
-        task.exception()

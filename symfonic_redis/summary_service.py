@@ -6,18 +6,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from threading import BoundedSemaphore
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from symfonic_redis import telemetry
 from symfonic_redis.conversation import require_async, speaker_of
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.evicted import EvictedWorkingSource
+from symfonic_redis.guard import check_seconds, within
 from symfonic_redis.models import STMSummaryMode
 from symfonic_redis.scope import ScopeLike
 from symfonic_redis.summarize import summarize_entries
 from symfonic_redis.summary import MAX_CHARS
 from symfonic_redis.summary_cache import SharedSummaryCache
-from symfonic_redis.summary_model import UnusableAnswerError, ask, check_provider, prompt_of
+from symfonic_redis.summary_model import MODEL_THREADS, UnusableAnswerError, ask, check_provider, prompt_of
 
 MODEL_TIMEOUT = 10.0
 """Seconds a model may take for a summary. A turn of the agent waits for it."""
@@ -72,10 +74,14 @@ class WorkingMemorySummaryService:
             `llm`, by a model.
         max_chars: the longest text.
         model_provider: for mode `llm`: an object whose `get_chat_model(config)` returns a chat model with
-            `async ainvoke(prompt)`, such as any of LangChain's. It is called with one string.
+            `async ainvoke(prompt)`, such as any of LangChain's. The provider is called for each summary, in a thread,
+            as it may block: on credentials, on an import. The model is called on the event loop, with one string; an
+            `ainvoke` that blocks instead of awaiting stops the loop, and nothing here can help that.
         model_config: what is passed to `get_chat_model`.
-        model_timeout: seconds a model may take; then it is cancelled and the extractive text stands in.
-        cache: for mode `llm`: share each summary with all workers. The other modes cost less than asking it.
+        model_timeout: seconds that provider and model may take together; then the model is cancelled, the provider left
+            behind, and the extractive text stands in. While 32 calls of the provider have not returned no other begins.
+        cache: for mode `llm`: share each summary with all workers. The other modes cost less than asking it. It keeps
+            summaries of turns of its own deployment only; any other scope gets the extractive text.
 
     Raises:
         ConfigurationError: a collaborator is missing or has not the method that is called, or an argument is out of
@@ -101,9 +107,13 @@ class WorkingMemorySummaryService:
         )
         if mode not in get_args(STMSummaryMode):
             raise ConfigurationError(f"an unknown summary mode: use one of {', '.join(get_args(STMSummaryMode))}")
-        _check(max_chars, model_timeout)
+        _check_chars(max_chars)
+        check_seconds("model_timeout", model_timeout)
         if mode == "llm":
             check_provider(model_provider)
+        given: object = cache  # an untyped caller may pass anything
+        if given is not None and not isinstance(given, SharedSummaryCache):
+            raise ConfigurationError(f"a {type(given).__name__} is no cache: pass a SharedSummaryCache, or None")
         if cache is not None and cache.lease <= model_timeout:
             raise ConfigurationError(
                 "the cache's lease must be longer than model_timeout, or two workers would write at once: raise it"
@@ -115,6 +125,7 @@ class WorkingMemorySummaryService:
         self._config = model_config
         self._timeout = model_timeout
         self._cache = cache
+        self._room = BoundedSemaphore(MODEL_THREADS)
 
     async def summarize(self, request: STMSummaryRequest) -> STMSummaryResult:
         """The summary of what the request's scope has evicted. Raises nothing; cancellation passes through.
@@ -127,31 +138,38 @@ class WorkingMemorySummaryService:
         """
         if self._mode == "off":
             return STMSummaryResult()
+        scope = getattr(request, "scope", None)
+        if scope is None:
+            return _degraded("the request names no scope")
         try:
-            turns = list(await self._source.evicted(request.scope) or ())
-            return await self.summarize_turns(request.scope, turns)
+            turns = await within(self._source.evicted(scope))
         except Exception as error:  # noqa: BLE001 - whatever it is, the agent's turn must go on
             return degraded_summary(error)
+        return await self.summarize_turns(scope, turns)
 
-    async def summarize_turns(self, scope: ScopeLike, turns: Sequence[Any]) -> STMSummaryResult:
+    async def summarize_turns(self, scope: ScopeLike, turns: Iterable[Any] | None) -> STMSummaryResult:
         """The summary of evicted turns of a scope that were read already. As `summarize`, but for the read."""
-        if self._mode == "off" or not turns:
+        if self._mode == "off":
             return STMSummaryResult()
-        marks = [_mark(turn) for turn in turns]
+        try:
+            given = list(() if turns is None else turns)
+            marks = [_mark(turn) for turn in given]
+            prompt = prompt_of(given, self._max_chars) if self._mode == "llm" else ""
+        except Exception as error:  # noqa: BLE001 - as above
+            return degraded_summary(error)
+        if not given:
+            return STMSummaryResult()
         revision = _digest(marks, 16)
-        if self._mode == "llm":
-            return await self._by_model(scope, turns, marks, revision)
-        return STMSummaryResult(self._by_rule(turns), revision)
+        if prompt:  # turns without a word give none
+            return await self._by_model(scope, given, marks, revision, prompt)
+        return STMSummaryResult(self._by_rule(given), revision)
 
     def _by_rule(self, turns: Sequence[Any]) -> str:
         return summarize_entries(turns, mode=self._mode, max_chars=self._max_chars).text
 
     async def _by_model(
-        self, scope: ScopeLike, turns: Sequence[Any], marks: Sequence[str], revision: str
+        self, scope: ScopeLike, turns: Sequence[Any], marks: Sequence[str], revision: str, prompt: str
     ) -> STMSummaryResult:
-        prompt = prompt_of(turns, self._max_chars)
-        if not prompt:
-            return STMSummaryResult("", revision)  # turns without a word
         if self._cache is None:
             return await self._asked(prompt, turns, revision)
         try:
@@ -160,6 +178,9 @@ class WorkingMemorySummaryService:
             return self._stand_in(turns, revision, f"the shared summary could not be read ({_kind(error)})")
         if claim.text is not None:
             return STMSummaryResult(claim.text, revision)
+        if claim.gone:
+            # Erased or expired since they were read, or never in the cache's deployment: nothing would be kept.
+            return self._stand_in(turns, revision, "the scope's turns are not on the cache's server")
         if claim.token is None:
             return self._stand_in(turns, revision, "another worker writes this summary now", claim.previous)
         result = await self._asked(prompt, turns, revision)
@@ -173,7 +194,14 @@ class WorkingMemorySummaryService:
 
     async def _asked(self, prompt: str, turns: Sequence[Any], revision: str) -> STMSummaryResult:
         try:
-            text = await ask(self._provider, self._config, prompt, seconds=self._timeout, max_chars=self._max_chars)
+            text = await ask(
+                self._provider,
+                self._config,
+                prompt,
+                seconds=self._timeout,
+                max_chars=self._max_chars,
+                room=self._room,
+            )
         except UnusableAnswerError:
             return self._stand_in(turns, revision, "the model answered no text")
         except Exception as error:  # noqa: BLE001 - as above
@@ -205,8 +233,12 @@ def validate_summary(summary: Any) -> None:
 
 def degraded_summary(error: Exception) -> STMSummaryResult:
     """The summary when the evicted turns could not be read: none; it is counted."""
+    return _degraded(f"the evicted turns could not be read ({_kind(error)})")
+
+
+def _degraded(reason: str) -> STMSummaryResult:
     telemetry.summaries_degraded.add(1)
-    return STMSummaryResult(degraded=True, reason=f"the evicted turns could not be read ({_kind(error)})")
+    return STMSummaryResult(degraded=True, reason=reason)
 
 
 def _mark(turn: Any) -> str:
@@ -229,10 +261,6 @@ def _kind(error: Exception) -> str:
     return type(error).__name__
 
 
-def _check(max_chars: int, model_timeout: float) -> None:
-    chars: object = max_chars  # an untyped caller may pass anything
-    if isinstance(chars, bool) or not isinstance(chars, int) or chars < 1:
+def _check_chars(max_chars: object) -> None:
+    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:
         raise ConfigurationError("max_chars must be a whole number of at least 1: correct it")
-    seconds: object = model_timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-        raise ConfigurationError("model_timeout must be a positive number of seconds: correct it")

@@ -19,6 +19,7 @@ PACKAGE = ROOT / "symfonic_redis"
 # A module imports only what stands before it. A new module takes its place here.
 ORDER = (
     "errors",
+    "guard",
     "scope",
     "models",
     "records",
@@ -68,6 +69,7 @@ ORDER = (
     "summary_service",
     "hydration",
     "staging",
+    "ports",
     "stages",
     "archive_lines",
     "archive_seals",

@@ -220,9 +220,9 @@ async def test_what_every_write_costs_is_what_its_header_says(one_redis, scope):
     assert await commands_of(one_redis, store.clear(keys, layer=None)) - rest == least
 
 
-async def test_a_shared_summary_costs_what_its_headers_say(one_redis, scope):
+async def test_a_shared_summary_costs_what_its_headers_say(one_redis, scope, turn):
     one, other = SharedSummaryCache(one_redis), SharedSummaryCache(one_redis, lease=60)
-    granted, longer, without = stated("summary_claim")[:3]
+    granted, longer, there, prolonged, taking, gone = stated("summary_claim")
     kept, late = stated("summary_keep")[:2]
 
     async def claim(cache: SharedSummaryCache, revision: str) -> bytes | None:
@@ -231,14 +231,20 @@ async def test_a_shared_summary_costs_what_its_headers_say(one_redis, scope):
     async def keep(token: bytes | None, revision: str) -> bool:
         return await one.keep(scope, revision, [revision], "text", token=token or b"", max_chars=100)
 
+    key = scope_keys(one_redis.prefix, scope).summary
+    await claim(one, "r1")
+    assert await commands_of(one_redis, claim(one, "r1")) == gone
+    await small_layer(one_redis).push(scope, turn())
     first = await claim(one, "r1")
     await keep(first, "r1")
-    assert await commands_of(one_redis, claim(one, "r1")) == without
+    assert await commands_of(one_redis, claim(one, "r1")) == there
+    await one_redis.call("test", "PEXPIRE", key, 40_000_000)
+    assert await commands_of(one_redis, claim(one, "r1")) == prolonged
     assert await commands_of(one_redis, claim(one, "r2")) == granted
-    assert await commands_of(one_redis, claim(one, "r2")) == without
+    assert await commands_of(one_redis, claim(one, "r2")) == taking
     assert await commands_of(one_redis, keep(first, "r2")) == late
-    await one_redis.call("test", "HDEL", scope_keys(one_redis.prefix, scope).summary, *await ends(one_redis, scope))
-    await one_redis.call("test", "PEXPIRE", scope_keys(one_redis.prefix, scope).summary, 50_000)
+    await one_redis.call("test", "HDEL", key, *await ends(one_redis, scope))
+    await one_redis.call("test", "PEXPIRE", key, 50_000)
     taken: list[bytes | None] = []
 
     async def take() -> None:
