@@ -1,4 +1,4 @@
-"""Calls of other people's code within a turn: none outlasts its time, cancels the turn, or blocks the event loop."""
+"""Calls of other people's code within a turn: none outlasts its time or blocks the event loop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ GRACE = 1.0
 """Seconds in which a call that was cancelled may clean up. One that goes on is left to itself."""
 
 _T = TypeVar("_T")
-
-
-class SelfCancelledError(Exception):
-    """A call ended as cancelled, though nobody had cancelled it: it failed."""
 
 
 class TooManyThreadsError(Exception):
@@ -50,13 +46,12 @@ def check_seconds(name: str, seconds: object) -> None:
 async def within(call: Awaitable[_T], seconds: float | None = None) -> _T:
     """Await a call, for so long or without a limit.
 
-    It runs in a task of its own. One that ignores its cancellation is left behind after `GRACE`, and one that is
-    cancelled from elsewhere, or raises `CancelledError` by itself, does not pass for a cancellation of its caller.
-    The caller's own cancellation reaches the call and passes through.
+    It runs in a task of its own; one that ignores its cancellation is left behind after `GRACE`. The caller's own
+    cancellation reaches the call and passes through. So does a `CancelledError` that the call raises by itself: a
+    cancelled turn stays cancelled, whoever noticed it first.
 
     Raises:
         TimeoutError: it took longer; it was cancelled.
-        SelfCancelledError: it was cancelled, and not by its caller.
         Exception: whatever it raised.
     """
     task = asyncio.ensure_future(call)
@@ -64,8 +59,6 @@ async def within(call: Awaitable[_T], seconds: float | None = None) -> _T:
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if not done:
             raise TimeoutError
-        if task.cancelled():
-            raise SelfCancelledError  # the caller's cancellation arrives at the wait, not here
         return task.result()
     finally:
         if not task.done():

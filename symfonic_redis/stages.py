@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from symfonic_redis.errors import InvalidInput, MemoryUnavailable
-from symfonic_redis.guard import SelfCancelledError, check_seconds, within
+from symfonic_redis.guard import check_seconds, within
 from symfonic_redis.ports import ids_of, key_of, records_of, require_port, require_records_from
 from symfonic_redis.records import ExtractionRequest, WriteRequest, same_scope
 from symfonic_redis.results import ResolvedInput, StageResult, applied, no_change
@@ -87,8 +87,8 @@ def write_handler(capability: Any) -> Handler:
         scope_address(scope)
         wanted = WriteRequest(scope, records, key_of(request)).validate()
         try:
-            receipt = await within(capability.writer.write(wanted))
-        except (MemoryUnavailable, SelfCancelledError):
+            receipt = await capability.writer.write(wanted)
+        except MemoryUnavailable:
             return no_change(NOTHING_WRITTEN, counts=counts)
         accepted, degraded = ids_of(receipt, "accepted"), bool(getattr(receipt, "degraded", False))
         if degraded or not accepted:
@@ -163,7 +163,7 @@ async def _keep(capability: Any, request: Any, found: WriteRequest, scope: Any, 
             return no_change(f"{RECORDS_REFUSED}: another scope than the turn's", counts=counts)
         key = key_of(request)
         wanted = WriteRequest(scope, found.records, key and f"{key}{_CONSOLIDATION}").validate()
-        receipt = await within(capability.writer.write(wanted))
+        receipt = await capability.writer.write(wanted)
         accepted, degraded = ids_of(receipt, "accepted"), bool(getattr(receipt, "degraded", False))
     except InvalidInput as failure:
         return no_change(_named(RECORDS_REFUSED, failure), counts=counts)
@@ -206,8 +206,8 @@ def lifecycle_handler(capability: Any) -> Handler:
             return no_change(NO_SCOPE, counts=counts)
         scope_address(scope)
         try:
-            receipt = await within(capability.lifecycle.flush(scope))
-        except (MemoryUnavailable, SelfCancelledError):
+            receipt = await capability.lifecycle.flush(scope)
+        except MemoryUnavailable:
             return no_change(NOTHING_PUBLISHED, counts=counts)
         if getattr(receipt, "degraded", False):
             return no_change(NOTHING_PUBLISHED, counts=counts)

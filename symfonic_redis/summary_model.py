@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from threading import Semaphore
 from typing import Any
@@ -87,7 +88,13 @@ async def ask(provider: Any, config: object, prompt: str, *, seconds: float, max
         TooManyThreadsError: too many calls of the provider have not returned.
         Exception: whatever either raised.
     """
-    answer = await within(_answer(provider, config, prompt, room), seconds)
+    try:
+        answer = await within(_answer(provider, config, prompt, room), seconds)
+    except asyncio.CancelledError:
+        turn = asyncio.current_task()
+        if turn is not None and turn.cancelling():
+            raise
+        raise UnusableAnswerError from None  # the model gave up by itself; a summary is no reason to end the turn
     content = answer if isinstance(answer, str) else getattr(answer, "content", None)
     if not isinstance(content, str | list):
         raise UnusableAnswerError

@@ -13,7 +13,7 @@ from symfonic_redis import telemetry
 from symfonic_redis.conversation import require_async, speaker_of
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.evicted import EvictedWorkingSource
-from symfonic_redis.guard import check_seconds, within
+from symfonic_redis.guard import check_seconds
 from symfonic_redis.models import STMSummaryMode
 from symfonic_redis.scope import ScopeLike
 from symfonic_redis.summarize import summarize_entries
@@ -142,7 +142,7 @@ class WorkingMemorySummaryService:
         if scope is None:
             return _degraded("the request names no scope")
         try:
-            turns = await within(self._source.evicted(scope))
+            turns = await self._source.evicted(scope)
         except Exception as error:  # noqa: BLE001 - whatever it is, the agent's turn must go on
             return degraded_summary(error)
         return await self.summarize_turns(scope, turns)
