@@ -6,9 +6,11 @@ A tenant has an index in each of 1,024 partitions. They are asked many at a time
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from symfonic_redis.batches import BATCH, Call, chunks, run_many
+from symfonic_redis.errors import AccessDenied
 from symfonic_redis.keys import (
     PARTITIONS,
     ScopeKeys,
@@ -118,13 +120,17 @@ class TenantStore(Store):
         """Whether each scope is there. One of which nothing is left is taken out of the index. See lua/forget.lua."""
         counts = await self.ask("scopes", [("EXISTS", *scope.content) for scope in scopes])
         gone = [scope for scope, count in zip(scopes, counts, strict=True) if not count]
-        await self._many(
-            "forget",
-            [
-                ([scope.shared.scopes, scope.shared.tenants, *scope.everything], [scope.path, encode_id(scope.tenant)])
-                for scope in gone
-            ],
-        )
+        with suppress(AccessDenied):  # who may only read leaves the index as it is
+            await self._many(
+                "forget",
+                [
+                    (
+                        [scope.shared.scopes, scope.shared.tenants, *scope.everything],
+                        [scope.path, encode_id(scope.tenant)],
+                    )
+                    for scope in gone
+                ],
+            )
         return [bool(count) for count in counts]
 
     async def sizes(self, scopes: Sequence[ScopeKeys]) -> list[Size]:
