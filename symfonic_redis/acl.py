@@ -24,24 +24,10 @@ _SETINFO = (7, 2)
 
 # What is sent outside scripts, and changes nothing.
 _READS = frozenset(
-    [
-        "GET",
-        "TIME",
-        "PING",
-        "INFO",
-        "EXISTS",
-        "TYPE",
-        "PTTL",
-        "LRANGE",
-        "LLEN",
-        "XLEN",
-        "XRANGE",
-        "XREVRANGE",
-        "XREAD",
-        "ZCARD",
-        "ZSCAN",
-        "ZREVRANGEBYSCORE",
-    ]
+    {
+        *("GET", "TIME", "PING", "INFO", "EXISTS", "TYPE", "PTTL", "LRANGE", "LLEN"),
+        *("XLEN", "XRANGE", "XREVRANGE", "XREAD", "ZCARD", "ZSCAN", "ZREVRANGEBYSCORE"),
+    }
 )
 _RELAY_READS = frozenset({"SMEMBERS", "SUNION", "HMGET"})
 _WRITES = frozenset({"SET", "SREM"})

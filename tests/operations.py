@@ -102,7 +102,7 @@ async def archive(worker: Worker) -> list[str]:
 
 
 async def _import(worker: Worker) -> None:
-    """Out, empty, and in again; of another tenant's archive nothing may be left that names it."""
+    """Out, empty, and in again."""
     lines = await archive(worker)
     await purge(worker.redis, worker.scope, closed_for=60)
     await reopen(worker.redis, worker.scope)
@@ -166,21 +166,17 @@ async def _nodes(worker: Worker) -> list[object]:
 
 
 async def _watched(worker: Worker) -> list[object]:
-    """The changes there are, in order; the sentinel of a quiet feed is a time-out of its blocking read."""
-    if worker.redis.feed is None:
-        return []
-    last, found = await latest_cursor(worker.redis, worker.scope), []
-    if last == await latest_cursor(worker.redis, worker.scope):
-        feed = scope_keys(worker.redis.prefix, worker.scope).shared
-        sequence = int(await worker.redis.call("test", "GET", feed.feed_seq) or 0)
-        changes = watch(worker.redis, worker.scope, after="0")
-        mine = await worker.redis.call("test", "XRANGE", feed.feed, "-", "+")
-        path = scope_keys(worker.redis.prefix, worker.scope).path.encode()
-        wanted = sum(fields[fields.index(b"p") + 1] == path for _, fields in mine) if sequence else 0
-        async with asyncio.timeout(30):
-            while len([change for change in found if change.kind != "missed"]) < wanted:
-                found.append(await anext(changes))
-        await changes.aclose()
+    """The scope's changes, oldest first, as many as the feed holds; what was missed counts for a whole partition."""
+    keys = scope_keys(worker.redis.prefix, worker.scope)
+    entries = await worker.redis.call("test", "XRANGE", keys.shared.feed, "-", "+")
+    left = sum(fields[fields.index(b"p") + 1] == keys.path.encode() for _, fields in entries)
+    found: list[object] = []
+    changes = watch(worker.redis, worker.scope, after="0")
+    async with asyncio.timeout(60):
+        while len(found) < left:
+            change = await anext(changes)
+            found += [change] if change.kind != "missed" else []
+    await changes.aclose()
     return found
 
 

@@ -1,0 +1,207 @@
+"""Every script with arguments and keys that nobody would send: it refuses before it writes, or writes all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+import redis as driver
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operations import TENANTS, TREES, WRITES, Worker, do
+from own_server import own_server
+
+from symfonic_redis import Deployment, Relay, TenantScope, connect, relay_status, scopes
+from symfonic_redis.keys import encode_id
+from symfonic_redis.scripts import runnable, script
+
+HOSTILE = st.sampled_from(
+    [
+        *("", "0", "-1", "1", "2", "3", "7", "100", "0x10", "1e3", "1e400", "-1e400", "nan", "inf", "-inf", "9" * 30),
+        *("1.5", "-0", " 1", "1 ", "x", "-", "+", "*", "(", "=", "all", "0-0", "1-1", "99999999999999-1", "\x00", "\n"),
+        *("working", "semantic", "tree:a/b", "org/acme", "1 working id 3\nabc", "1 working id 99\nabc", "%"),
+    ]
+).map(str.encode) | st.binary(max_size=12)
+
+
+class Call(NamedTuple):
+    """A call of a script, as it was sent once."""
+
+    name: str
+    keys: list[bytes]
+    args: list[bytes]
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Call]]:
+    """What is sent to scripts meanwhile."""
+    names = {script(name).sha: name for name in runnable()}
+    found: list[Call] = []
+    run, call_many = Deployment.run, Deployment.call_many
+
+    async def noted_run(self, operation, sent, keys, args):
+        found.append(Call(sent.name, [*map(_bytes, keys)], [*map(_bytes, args)]))
+        return await run(self, operation, sent, keys, args)
+
+    async def noted_many(self, operation, commands):
+        for command in commands[:3]:
+            if command[0] == "EVALSHA":
+                count = int(command[2])
+                keys, args = command[3 : 3 + count], command[3 + count :]
+                found.append(Call(names[command[1]], [*map(_bytes, keys)], [*map(_bytes, args)]))
+        return await call_many(self, operation, commands)
+
+    with mock.patch.object(Deployment, "run", noted_run), mock.patch.object(Deployment, "call_many", noted_many):
+        yield found
+
+
+class Target:
+    """A graph backend that takes some nodes."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def add_node(self, scope, node):
+        self.calls += 1
+        if self.calls % 3 == 0:
+            raise ConnectionResetError
+        return node
+
+
+async def _use_everything(url: str) -> None:
+    """Make every call that runs a script, and leave behind what the scripts then find."""
+    async with connect(url, feed=8) as redis:
+        scope = TenantScope.root("org", "acme").child("conversation", "c-1")
+        worker = Worker(redis, scope)
+        relay = Relay(redis, Target(), first_pause=0.01, attempts=2, idle=0.05)
+        for name in ("push_many", "update_node"):
+            await do(worker, name)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(relay.run())
+            await asyncio.sleep(1)
+            await relay_status(redis)
+            relay.stop()
+        for name in [*WRITES, *TREES, *TENANTS]:
+            await do(worker, name)
+        await redis.call("test", "ZADD", scope_index(redis, worker), 1, "org/gone")
+        await scopes(redis, "acme")
+        for name in ("push_many", "stage", "add_node", "update_node", "summary", "idempotent push"):
+            await do(worker, name)
+
+
+def scope_index(redis: Deployment, worker: Worker) -> str:
+    return f"{redis.prefix}:{{0001}}:{encode_id(worker.scope.tenant_id)}:scopes"
+
+
+ODD_KEYS = {
+    b"odd:string": ("SET", b"odd:string", b"text"),
+    b"odd:number": ("SET", b"odd:number", b"5"),
+    b"odd:list": ("RPUSH", b"odd:list", b"a", b"1 working x 1\nz", b"\x00"),
+    b"odd:set": ("SADD", b"odd:set", b"a", b"acme"),
+    b"odd:zset": ("ZADD", b"odd:zset", 1, b"a", "inf", b"b", -1.5, b"c"),
+    b"odd:hash": ("HSET", b"odd:hash", b"born", b"x", b"keep", b"y", b"a", b"1", b"relay read", b"z", b"relay f x", b"q"),
+    b"odd:stream": ("XADD", b"odd:stream", "18446744073709551615-18446744073709551615", b"s", b"x"),
+    b"odd:feed": ("XADD", b"odd:feed", "*", b"f", b"v"),
+}
+
+
+class Bench:
+    """A server of its own, the calls that were recorded on it, and the state that each of them finds."""
+
+    def __init__(self, url: str) -> None:
+        with recorded() as found:
+            asyncio.run(_use_everything(url))
+        self.calls: dict[str, list[Call]] = {name: [] for name in runnable()}
+        for call in found:
+            # The last of them find most: nothing is closed any more.
+            self.calls[call.name] = [*self.calls[call.name][-7:], call]
+        self.client = driver.Redis.from_url(url, socket_timeout=30, retry=None)
+        for name in runnable():
+            self.client.script_load(script(name).text)
+        for command in ODD_KEYS.values():
+            self.client.execute_command(*command)
+        self.client.xgroup_create("odd:feed", "relay", "0")
+        self.begin = self.state()
+
+    def state(self) -> dict[bytes, bytes]:
+        names = sorted(self.client.keys())
+        pipe = self.client.pipeline(transaction=False)
+        for name in names:
+            pipe.dump(name)
+        return dict(zip(names, pipe.execute(), strict=True))
+
+    def reset(self) -> None:
+        pipe = self.client.pipeline(transaction=False)
+        pipe.flushall()
+        for name, value in self.begin.items():
+            pipe.restore(name, 0, value)
+        pipe.execute()
+
+    def send(self, call: Call) -> Exception | None:
+        """Send it; return the error that the script answered. A server that hangs or is gone fails the test."""
+        try:
+            self.client.execute_command("EVALSHA", script(call.name).sha, len(call.keys), *call.keys, *call.args)
+        except driver.ResponseError as error:
+            return error
+        return None
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis", "redis-6.2", "redis-8.2"])
+def bench(request) -> Iterator[Bench]:
+    with own_server(kind=request.param) as server:
+        one = Bench(server.url)
+        yield one
+        one.client.close()
+
+
+@st.composite
+def mutated(draw, call: Call) -> Call:
+    """A call with some of its keys and arguments replaced, doubled, moved or left away."""
+    keys, args = list(call.keys), list(call.args)
+    names = st.sampled_from(sorted(ODD_KEYS) + [b"odd:none"])
+    for _ in range(draw(st.integers(1, 3))):
+        how = draw(st.sampled_from(["arg"] * 5 + ["cut", "add", "swap", "key", "cut keys", "add keys", "fresh"]))
+        if how == "arg" and args:
+            args[draw(st.integers(0, len(args) - 1))] = draw(HOSTILE)
+        elif how == "cut" and args:
+            del args[draw(st.integers(0, len(args) - 1)) :]
+        elif how == "add":
+            args.insert(draw(st.integers(0, len(args))), draw(HOSTILE))
+        elif how == "swap" and len(args) > 1:
+            one, two = draw(st.integers(0, len(args) - 1)), draw(st.integers(0, len(args) - 1))
+            args[one], args[two] = args[two], args[one]
+        elif how == "key" and keys:
+            keys[draw(st.integers(0, len(keys) - 1))] = draw(names)
+        elif how == "cut keys" and keys:
+            del keys[draw(st.integers(0, len(keys) - 1)) :]
+        elif how == "add keys":
+            keys.append(draw(names))
+        elif how == "fresh" and args:
+            args[0] = draw(st.binary(min_size=16, max_size=16))  # another operation
+    return Call(call.name, keys, args)
+
+
+@pytest.mark.parametrize("name", runnable())
+def test_the_recording_has_every_script(bench, name):
+    assert bench.calls[name]
+
+
+@settings(max_examples=max(30, settings.default.max_examples // 40))
+@pytest.mark.parametrize("name", runnable())
+@given(data=st.data())
+def test_a_script_that_refuses_has_written_nothing(bench, name, data):
+    call = data.draw(mutated(data.draw(st.sampled_from(bench.calls[name]))))
+    bench.reset()
+    error = bench.send(call)
+    assert bench.client.ping()
+    if error is not None:
+        assert bench.state() == bench.begin, f"{name} refused half-way: {re.sub(r'f_[0-9a-f]+', 'f', str(error))}"
