@@ -8,6 +8,12 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is how many keys went.
 -- COST      5 commands, 1 more for each relay, whatever they hold; memory is given back in the background
 --@include once
+--@include arguments
+
+local refusal = malformed(6, 3, {})
+if refusal then
+    return refusal
+end
 
 for i = 7, #KEYS do
     redis.call('SREM', KEYS[i], ARGV[3])

@@ -18,11 +18,17 @@
 -- COST      7 commands when nothing waits; else 12, 4 for each layer and 1 for each record, 1 more with a full mirror;
 --           with a feed 3 more for each record, and 3
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include edits
 --@include window
+
+local refusal = malformed(9 + 2 * (#ARGV - 11), 11, {7, 8}, {9, 11, ARGV[10] ~= 'all' and 10 or nil})
+if refusal then
+    return refusal
+end
 
 local window, mirror, layers = tonumber(ARGV[7]), ARGV[10], #ARGV - 11
 local places, records, left, rows = {}, {}, {}, {}

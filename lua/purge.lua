@@ -10,9 +10,15 @@
 -- COST      10 commands whatever the scope holds, 5 more to close it, 2 more with a feed; memory is given back in the
 --           background
 --@include once
+--@include arguments
 --@include scope
 --@include feed
 --@include tombstone
+
+local refusal = malformed(8, 7, {}, {7})
+if refusal then
+    return refusal
+end
 
 local scopes = redis.call('ZCARD', KEYS[4])
 if ARGV[7] ~= '' then

@@ -11,7 +11,13 @@
 --          how many were not noted before, and how many are still unfinished
 -- COST     8 commands, 2 more for each 1,000 ids; 5 when the group is gone
 --@include fence
+--@include arguments
 --@include group
+
+local refusal = malformed(3, 4, {}, {4})
+if refusal then
+    return refusal
+end
 
 if not known then
     return {0}

@@ -17,7 +17,13 @@
 --          dead letters, else 0
 -- COST     6 commands; 13 for a dead letter; 5 when the group is gone
 --@include fence
+--@include arguments
 --@include group
+
+local refusal = malformed(4, 8, {5, 8}, {6})
+if refusal then
+    return refusal
+end
 
 if not known then
     return {0}

@@ -20,8 +20,14 @@
 --          of XRANGE; failures a list {id, failures, ms until the next try, ...}
 -- COST     11 commands, 2 more the first time; 1 more when something was trimmed; 7 when there is no such feed
 --@include fence
+--@include arguments
 --@include group
 --@include claim
+
+local refusal = malformed(6, 6, {5})
+if refusal then
+    return refusal
+end
 
 local feed, relay, limit = KEYS[2], ARGV[3], tonumber(ARGV[5])
 local latest = tonumber(redis.call('GET', KEYS[3]) or '')

@@ -16,9 +16,15 @@
 --           'there', 'taken' or 'granted'; the row is the last that was kept, '' for none. Only 'granted' writes.
 -- COST      8 commands, 9 when the hash would go too early; 5 when nothing is written
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
+
+local refusal = malformed(8, 10, {10})
+if refusal then
+    return refusal
+end
 
 local variant = ARGV[7] .. ':'
 local found = redis.call('HMGET', KEYS[8], variant .. 'rev', variant .. 'row', variant .. 'ends')

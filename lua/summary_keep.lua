@@ -13,9 +13,15 @@
 --           'late' when the right was gone.
 -- COST      11 commands; 6 when it came late
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
+
+local refusal = malformed(8, 11, {11})
+if refusal then
+    return refusal
+end
 
 local variant = ARGV[7] .. ':'
 local kept = redis.call('HGET', KEYS[8], variant .. 'by') == ARGV[9]

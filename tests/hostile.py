@@ -37,13 +37,28 @@ _SPECIAL = st.text(
 _WHOLE = st.sampled_from(
     [
         *("turns", "ops", "old", "ops:old", "scopes", "closed", "tenants", "feed", "seq", "relays", "import", "config"),
-        *("graph:working", "{0042}", "lease@relay", "%2F", "a/b", "..", "*", "[a-z]*", "x" * 512, "é" * 256, "\x00" * 9),
+        *(
+            "graph:working",
+            "{0042}",
+            "lease@relay",
+            "%2F",
+            "a/b",
+            "..",
+            "*",
+            "[a-z]*",
+            "x" * 512,
+            "é" * 256,
+            "\x00" * 9,
+        ),
     ]
 )
 IDS = (_SPECIAL | _WHOLE | st.text(min_size=1, max_size=5)).filter(allowed)
 
 _TWINS: tuple[Callable[[str], str], ...] = (
-    *(lambda name, mark=mark: name + mark for mark in (":", "/", "*", "?", "}", "\x00", " ", "%", "\u200f", ":turns", "a")),
+    *(
+        lambda name, mark=mark: name + mark
+        for mark in (":", "/", "*", "?", "}", "\x00", " ", "%", "\u200f", ":turns", "a")
+    ),
     lambda name: name[:-1],
     lambda name: name[1:],
     lambda name: "\u202e" + name,

@@ -135,9 +135,7 @@ def test_only_the_stores_run_scripts():
         texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
         # The last of these names them in rules.
         sends = name in {"batches", "connection", "acl"}
-        assert sends or not texts & {"EVAL", "EVALSHA"}, (
-            f"{name} sends a script by itself"
-        )
+        assert sends or not texts & {"EVAL", "EVALSHA"}, f"{name} sends a script by itself"
 
 
 @pytest.mark.parametrize(

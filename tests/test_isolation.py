@@ -63,7 +63,15 @@ async def check(redis: Deployment, one: ScopeLike, other: ScopeLike, calls: Iter
             await do(worker, name)
     before, read = await state(redis), await seen(theirs)
     names = {key for key in before if key.startswith(f"{its.base}:")}
-    assert {key.rpartition(":")[2] for key in names} >= {"turns", "ops", "idem", "staged", "working", "edits", "summary"}
+    assert {key.rpartition(":")[2] for key in names} >= {
+        "turns",
+        "ops",
+        "idem",
+        "staged",
+        "working",
+        "edits",
+        "summary",
+    }
     wide = False
     for call in calls:
         wide = wide or call in TREES or call in TENANTS
