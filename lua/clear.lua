@@ -21,9 +21,7 @@
 --@include feed
 
 local refusal = malformed(12, 7, {})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local rows, nodes, withdrawn = redis.call('LLEN', KEYS[8]), 0, 0
 local waiting = redis.call('LRANGE', KEYS[11], 0, -1)

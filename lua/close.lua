@@ -12,9 +12,7 @@
 --@include tombstone
 
 local refusal = malformed(3, 4, {4})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 redis.call('HLEN', KEYS[3])
 close(KEYS[3], ARGV[3], ARGV[4])

@@ -26,9 +26,7 @@
 --@include window
 
 local refusal = malformed(9 + 2 * (#ARGV - 11), 11, {7, 8}, {9, 11, ARGV[10] ~= 'all' and 10 or nil})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local window, mirror, layers = tonumber(ARGV[7]), ARGV[10], #ARGV - 11
 local places, records, left, rows = {}, {}, {}, {}
@@ -48,8 +46,7 @@ for _, item in ipairs(redis.call('LRANGE', KEYS[9], 0, -1)) do
     end
 end
 
-local length = redis.call('LLEN', KEYS[8])
-local nodes, edited = {}, {}
+local length, nodes, edited = redis.call('LLEN', KEYS[8]), {}, {}
 for _, record in ipairs(records) do
     local place = record.place
     if not nodes[place] then

@@ -18,9 +18,7 @@
 --@include vacant
 
 local refusal = malformed(11 + tonumber(ARGV[8]), 9, {8, 9})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 if not vacant() then
     return {5, ''}

@@ -23,9 +23,7 @@
 --@include window
 
 local refusal = malformed(11 + 4 * tonumber(ARGV[8]), 12, {8, 9, 10}, {11, 12})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local layers = tonumber(ARGV[8])
 if redis.call('GET', KEYS[8]) ~= ARGV[7] then

@@ -16,9 +16,7 @@
 --@include closed
 
 local refusal = malformed(10, 7, {})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 if redis.call('GET', KEYS[8]) ~= ARGV[7] then
     return {6, ''}

@@ -14,9 +14,7 @@
 --@include closed
 
 local refusal = malformed(9, 8, {})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 if redis.call('GET', KEYS[8]) ~= ARGV[7] then
     return {6, ''}

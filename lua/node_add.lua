@@ -18,9 +18,7 @@
 --@include window
 
 local refusal = malformed(9, 9, {}, {7})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 redis.call('XLEN', KEYS[8])
 local edited = redis.call('HLEN', KEYS[9])

@@ -17,9 +17,7 @@
 --@include edits
 
 local refusal = malformed(9, 8, {})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 redis.call('HLEN', KEYS[9])
 local removed = redis.call('XDEL', KEYS[8], ARGV[8])

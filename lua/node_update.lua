@@ -18,9 +18,7 @@
 --@include window
 
 local refusal = malformed(9, 10, {})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 redis.call('HLEN', KEYS[9])
 local id = ARGV[8]

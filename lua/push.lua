@@ -30,9 +30,7 @@
 --@include idem
 
 local refusal = malformed(12, 15, {7, 8, 13, 14}, {9, 11, ARGV[10] ~= 'all' and 10 or nil})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local window, mirror, digest, count = tonumber(ARGV[7]), ARGV[10], ARGV[12], tonumber(ARGV[14])
 if count < 1 or #ARGV < 14 + count then

@@ -20,9 +20,7 @@
 --@include window
 
 local refusal = malformed(9, 10, {7}, {8})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local length = redis.call('LLEN', KEYS[8])
 if ARGV[9] == '1' and length > 0 then

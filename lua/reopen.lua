@@ -11,9 +11,7 @@
 --@include arguments
 
 local refusal = malformed(3, 3, {})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local ends = redis.call('HGET', KEYS[3], ARGV[3])
 if ends then

@@ -28,9 +28,7 @@
 --@include idem
 
 local refusal = malformed(10, 12, {8, 9, 11}, {ARGV[7] ~= '=' and 7 or nil})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local waiting, held, bytes, added = redis.call('LRANGE', KEYS[9], 0, -1), 0, 0, 0
 if remembered(KEYS[10], ARGV[10]) then

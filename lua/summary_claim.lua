@@ -22,9 +22,7 @@
 --@include feed
 
 local refusal = malformed(8, 10, {10})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local variant = ARGV[7] .. ':'
 local found = redis.call('HMGET', KEYS[8], variant .. 'rev', variant .. 'row', variant .. 'ends')

@@ -19,9 +19,7 @@
 --@include feed
 
 local refusal = malformed(8, 11, {11})
-if refusal then
-    return refusal
-end
+if refusal then return refusal end
 
 local variant = ARGV[7] .. ':'
 local kept = redis.call('HGET', KEYS[8], variant .. 'by') == ARGV[9]

@@ -1,8 +1,12 @@
-"""Bytes and texts that nobody wrote: each reader answers, or raises an error of ours. `HYPOTHESIS_PROFILE=long` for more."""
+"""Bytes and texts that nobody wrote: each reader answers, or raises an error of ours.
+
+`HYPOTHESIS_PROFILE=long` tries over 100,000 of them.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -203,10 +207,8 @@ TEXTS = st.text(max_size=30) | st.text(st.sampled_from('=/%:@[]?#&.-+ 09afAF\x00
 
 
 def _is_ours(call: Callable[[], object], *errors: type[Exception]) -> None:
-    try:
+    with contextlib.suppress(*errors):
         call()
-    except errors as error:
-        assert str(error)
 
 
 @given(TEXTS)
@@ -230,7 +232,6 @@ OPTIONS = st.sampled_from(
         "?port=99999",
         "?socket_timeout=x",
         "?max_connections=-1",
-        "?protocol=9",
         "?unknown=1",
         "?=&",
     ]
@@ -241,12 +242,12 @@ OPTIONS = st.sampled_from(
 def test_a_url_is_taken_or_refused_without_being_quoted(scheme, text, options):
     secret = "open-sesame"
     for url in (f"{scheme}{text}{options}", f"{scheme}user:{secret}@{text}{options}"):
+        said = ""
         try:
             connect(url)
         except ConfigurationError as error:
-            assert (
-                secret not in f"{error}{error.__cause__}{error.__context__ if not error.__suppress_context__ else ''}"
-            )
+            said = f"{error}{error.__cause__}{None if error.__suppress_context__ else error.__context__}"
+        assert secret not in said
 
 
 NUMBERS = st.integers(-3, 3) | st.integers(-(1 << 70), 1 << 70) | st.none() | st.booleans() | st.text(max_size=2)
@@ -346,37 +347,29 @@ def test_an_archive_is_read_or_refused(lines):
 
 # --- what a server hands out ---
 
-MEMBERS = st.lists(
-    st.binary(max_size=8) | st.sampled_from([b"%ff", b"%", b"a/b", b"org/%ff", b"\xff", b"", b"@"]),
-    min_size=1,
-    max_size=4,
-)
+FOREIGN = [
+    *(b"%ff", b"%", b"a/b", b"org/%ff", b"\xff", b"", b"@", b"%2f", b"a b", b"{0042}", b"*", b"a/b/c", b"%00"),
+    b"x" * 5000,
+]
 
 
-@settings(
-    max_examples=max(10, settings.default.max_examples // 40),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(MEMBERS)
-async def test_names_that_something_else_wrote_into_an_index_stop_nobody(one_redis, members):
+async def test_names_that_something_else_wrote_into_an_index_stop_nobody(one_redis):
     """A tenant's user may write into the set of tenants: what it writes there must not stop the relay of all."""
-    keys = KEYS.shared
-    prefix, partition = one_redis.prefix, KEYS.partition
-    own = scope_keys(prefix, SCOPE)
+    prefix, keys = one_redis.prefix, scope_keys(one_redis.prefix, SCOPE)
     await WorkingLayer(one_redis).push(SCOPE, ENTRY)
-    shared = [tenants_key(prefix, partition), feeds_key(prefix, partition, "relay"), relays_key(prefix, partition)]
-    commands = [("SADD", key, *members) for key in shared]
-    commands += [("ZADD", own.shared.scopes, 1e14, member) for member in members]
-    try:
-        await one_redis.call_many("test", commands)
-        await relay_status(one_redis)
-        for call in (scopes(one_redis, "acme"), totals(one_redis, "acme")):
-            await call
-        assert keys.scopes.startswith("swm:")
-        await purge_tree(one_redis, SCOPE, closed_for=0.001)
-        await purge_tenant(one_redis, "acme", closed_for=0.001)
-    finally:
-        await one_redis.call_many("test", [("UNLINK", key) for key in (*shared, own.shared.scopes, own.shared.closed)])
+    sets = [tenants_key(prefix, keys.partition), relays_key(prefix, keys.partition)]
+    sets.append(feeds_key(prefix, keys.partition, "relay"))
+    await one_redis.call_many("test", [("SADD", key, *FOREIGN) for key in sets])
+    for score in ("+inf", 1e300, 3e14, 1e14, 5, -5, "-inf"):
+        members = [part for member in FOREIGN for part in (score, b"%s %d" % (member, hash(score)))]
+        await one_redis.call("test", "ZADD", keys.shared.scopes, *members)
+        await one_redis.call("test", "ZADD", keys.shared.scopes, score, b"%ff" + str(score).encode())
+    await one_redis.call_many("test", [("ZADD", keys.shared.scopes, 1e14, member) for member in FOREIGN])
+    assert (await relay_status(one_redis)).tenants == ()
+    assert [entry.scope for entry in (await scopes(one_redis, "acme", limit=5)).entries] == [SCOPE]
+    assert (await totals(one_redis, "acme")).scopes == 1
+    assert (await purge_tree(one_redis, SCOPE, closed_for=0.001)).scopes == 1
+    assert (await purge_tenant(one_redis, "acme", closed_for=0.001)).scopes == 0
 
 
 def test_every_error_here_is_one_of_ours():

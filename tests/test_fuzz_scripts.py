@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from unittest import mock
 
@@ -190,9 +189,25 @@ def bench(request) -> Iterator[Bench]:
         one.client.close()
 
 
+def _mutate(draw, items: list[bytes], fresh: Callable[[], bytes]) -> None:
+    """Replace one of the items, put one in, leave out one or the rest, or let two change places."""
+    at = draw(st.integers(0, len(items)))
+    match draw(st.sampled_from(["replace"] * 4 + ["insert", "remove", "cut", "swap"])):
+        case "replace":
+            items[at : at + 1] = [fresh()]
+        case "insert":
+            items.insert(at, fresh())
+        case "remove":
+            del items[at : at + 1]
+        case "cut":
+            del items[at:]
+        case "swap" if len(items) > 1:
+            items[at - 1], items[0] = items[0], items[at - 1]
+
+
 @st.composite
 def mutated(draw, call: Call) -> Call:
-    """A call with some of its keys and arguments replaced, doubled, moved or left away."""
+    """A call with some of its keys or arguments changed."""
     keys, args = list(call.keys), list(call.args)
 
     def odd() -> bytes:
@@ -200,24 +215,10 @@ def mutated(draw, call: Call) -> Call:
         return draw(st.sampled_from([name for name in (*ODD_KEYS, b"odd:none") if name not in keys]))
 
     for _ in range(draw(st.integers(1, 3))):
-        how = draw(st.sampled_from(["arg"] * 5 + ["cut", "add", "swap", "key", "cut keys", "add keys", "fresh"]))
-        if how == "arg" and args:
-            args[draw(st.integers(0, len(args) - 1))] = draw(HOSTILE)
-        elif how == "cut" and args:
-            del args[draw(st.integers(0, len(args) - 1)) :]
-        elif how == "add":
-            args.insert(draw(st.integers(0, len(args))), draw(HOSTILE))
-        elif how == "swap" and len(args) > 1:
-            one, two = draw(st.integers(0, len(args) - 1)), draw(st.integers(0, len(args) - 1))
-            args[one], args[two] = args[two], args[one]
-        elif how == "key" and keys:
-            keys[draw(st.integers(0, len(keys) - 1))] = odd()
-        elif how == "cut keys" and keys:
-            del keys[draw(st.integers(0, len(keys) - 1)) :]
-        elif how == "add keys":
-            keys.append(odd())
-        elif how == "fresh" and args:
-            args[0] = draw(st.binary(min_size=16, max_size=16))  # another operation
+        if draw(st.integers(0, 3)):
+            _mutate(draw, args, lambda: draw(HOSTILE | st.binary(min_size=16, max_size=16)))
+        else:
+            _mutate(draw, keys, odd)
     return Call(call.name, keys, args)
 
 
@@ -234,5 +235,19 @@ def test_a_script_that_refuses_has_written_nothing(bench, name, data):
     bench.reset()
     error = bench.send(call)
     assert bench.client.ping()
+    # What an import puts together stands beside the scope: no reader sees it, and a commit counts it.
+    beside = call.keys[8:] if name in ("import_rows", "import_nodes") else []
     if error is not None:
-        assert bench.state() == bench.begin, f"{name} refused half-way: {re.sub(r'f_[0-9a-f]+', 'f', str(error))}"
+        assert without(bench.state(), beside) == without(bench.begin, beside), f"{name} refused half-way: {error}"
+
+
+def without(state: dict[bytes, bytes], keys: list[bytes]) -> dict[bytes, bytes]:
+    return {key: value for key, value in state.items() if key not in keys}
+
+
+def test_half_a_write_is_noticed(bench):
+    """The check itself: a script that writes and then fails."""
+    bench.reset()
+    with pytest.raises(driver.ResponseError):
+        bench.client.eval("redis.call('RPUSH', KEYS[1], 'x') redis.call('HGET', KEYS[1], 'x')", 1, "odd:list")
+    assert bench.state() != bench.begin
