@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from unittest import mock
@@ -205,6 +206,14 @@ def _mutate(draw, items: list[bytes], fresh: Callable[[], bytes]) -> None:
             items[at - 1], items[0] = items[0], items[at - 1]
 
 
+@pytest.fixture(scope="module")
+def valkey_bench() -> Iterator[Bench]:
+    with own_server(*ORDERED) as server:
+        one = Bench(server.url)
+        yield one
+        one.client.close()
+
+
 @st.composite
 def mutated(draw, call: Call) -> Call:
     """A call with some of its keys or arguments changed."""
@@ -239,6 +248,30 @@ def test_a_script_that_refuses_has_written_nothing(bench, name, data):
     beside = call.keys[8:] if name in ("import_rows", "import_nodes") else []
     if error is not None:
         assert without(bench.state(), beside) == without(bench.begin, beside), f"{name} refused half-way: {error}"
+
+
+@pytest.mark.parametrize("name", runnable())
+def test_each_key_and_each_argument_alone_is_refused_before_a_write(valkey_bench, name):
+    bench = valkey_bench
+    call = bench.calls[name][-1]
+    fresh = [os.urandom(16), *call.args[1:]] if len(call.args) > 1 and len(call.args[0]) == 16 else call.args
+    wrong = [
+        Call(name, [*call.keys[:at], odd, *call.keys[at + 1 :]], fresh)
+        for at in range(len(call.keys))
+        for odd in ODD_KEYS
+    ]
+    wrong += [
+        Call(name, call.keys, [*fresh[:at], odd, *fresh[at + 1 :]])
+        for at in range(min(len(fresh), 16))
+        for odd in (b"", b"x", b"-1", b"inf")
+    ]
+    wrong += [Call(name, call.keys, fresh[:at]) for at in range(len(fresh))]
+    wrong += [Call(name, call.keys[:at], fresh) for at in range(len(call.keys))]
+    beside = call.keys[8:] if name in ("import_rows", "import_nodes") else []
+    for one in wrong:
+        bench.reset()
+        if (error := bench.send(one)) is not None:
+            assert without(bench.state(), beside) == without(bench.begin, beside), f"{one} refused half-way: {error}"
 
 
 def without(state: dict[bytes, bytes], keys: list[bytes]) -> dict[bytes, bytes]:

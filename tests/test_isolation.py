@@ -148,6 +148,35 @@ async def test_every_call_stays_in_its_scope(server, prefix, other):
         await check(redis, CONVERSATION, other, dict.fromkeys(possible(CONVERSATION, other)))
 
 
+ALIKE = [
+    *(("é", "e\u0301"), ("a", "A"), ("a", "a\x00"), ("a", "a "), (":", "%3A"), ("a/b", "a%2Fb"), ("\ud800", "\udfff")),
+    *(
+        ("x" * 512, "x" * 511),
+        ("*", "a"),
+        ("a", "a\u200f"),
+        ("ﬁ", "fi"),
+        ("ß", "ss"),
+        ("{0042}", "0042"),
+        ("a:turns", "a"),
+    ),
+]
+
+
+@pytest.mark.parametrize("level", ["tenant", "conversation", "tenant of one path"])
+@pytest.mark.parametrize("names", ALIKE, ids=ascii)
+async def test_ids_that_look_alike_stay_apart(valkey, prefix, names, level):
+    one: ScopeLike
+    other: ScopeLike
+    if level == "tenant":
+        one, other = (TenantScope.root("org", name) for name in names)
+    elif level == "tenant of one path":  # one partition: only the name keeps their keys apart
+        one, other = (Duck(name, CONVERSATION.scope_path) for name in names)
+    else:
+        one, other = (TenantScope.root("org", "acme").child("conversation", name) for name in names)
+    async with connect(valkey.url, prefix=prefix, feed=10_000, deadline=600) as redis:
+        await check(redis, one, other, list(WRITES))
+
+
 # --- the check itself ---
 
 
