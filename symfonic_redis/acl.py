@@ -39,7 +39,7 @@ _RELAY = "relay_"
 # What scope.lua, forget.lua and purge.lua do to the set of tenants, and once.lua and `TYPE` ask of any key.
 _COUNTED = frozenset({"SADD", "SREM", "SCARD", "PTTL", "PERSIST", "PEXPIRE", "TYPE"})
 # What drop.lua does to the sets in which relays note the feeds that they have read.
-_DROPPED = frozenset({"SREM", "PEXPIRE"})
+_DROPPED = frozenset({"SREM", "SCARD", "PEXPIRE"})
 
 _PARTITION = "{[0-9][0-9][0-9][0-9]}"
 
