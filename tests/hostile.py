@@ -111,7 +111,7 @@ def pairs(draw) -> tuple[ScopeLike, ScopeLike]:
         path, other = other, path
     try:
         one, two = scope_of(path), scope_of(other)
-    except InvalidInput:
+    except ValueError:  # the twin is no scope
         one = two = scope_of((("org", "a"),))
     if scope_address(one) == scope_address(two):
         two = scope_of((*path, ("part", "x"))) if how != "above" else scope_of((("org", "elsewhere"),))
