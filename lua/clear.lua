@@ -15,9 +15,13 @@
 -- COST      9 commands, 13 with a mirror; 1 more for each staged working record, 1 more where a summary is kept; the
 --           mirror is emptied in time linear in its length
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
+
+local refusal = malformed(12, 7, {})
+if refusal then return refusal end
 
 local rows, nodes, withdrawn = redis.call('LLEN', KEYS[8]), 0, 0
 local waiting = redis.call('LRANGE', KEYS[11], 0, -1)

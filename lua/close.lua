@@ -8,7 +8,11 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is 'closed'.
 -- COST      11 commands
 --@include once
+--@include arguments
 --@include tombstone
+
+local refusal = malformed(3, 4, {4})
+if refusal then return refusal end
 
 redis.call('HLEN', KEYS[3])
 close(KEYS[3], ARGV[3], ARGV[4])

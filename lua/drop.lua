@@ -6,9 +6,16 @@
 -- ARGV[1..2]  see once.lua
 -- ARGV[3]  the tenant, encoded
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is how many keys went.
--- COST      5 commands, 1 more for each relay, whatever they hold; memory is given back in the background
+-- COST      5 commands, 2 more for each relay, whatever they hold; memory is given back in the background
 --@include once
+--@include arguments
 
+local refusal = malformed(6, 3, {})
+if refusal then return refusal end
+
+for i = 7, #KEYS do
+    redis.call('SCARD', KEYS[i])
+end
 for i = 7, #KEYS do
     redis.call('SREM', KEYS[i], ARGV[3])
 end

@@ -9,6 +9,10 @@
 
 -- What is published comes last, so it is made sure first that it can be: a list is no stream, and text no counter.
 if ARGV[5] ~= '' then
+    local number = '^%d+$'
+    if not string.find(ARGV[5] or '', number) or not string.find(ARGV[6] or '', number) then
+        return redis.error_reply('ERR the length of the feed is no number')
+    end
     redis.call('XLEN', KEYS[6])
     if not tonumber(redis.call('GET', KEYS[7]) or '0') then
         return redis.error_reply('WRONGTYPE the counter of the feed is no number')

@@ -18,11 +18,15 @@
 -- COST      7 commands when nothing waits; else 12, 4 for each layer and 1 for each record, 1 more with a full mirror;
 --           with a feed 3 more for each record, and 3
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include edits
 --@include window
+
+local refusal = malformed(9 + 2 * (#ARGV - 11), 11, {7, 8}, {9, 11, ARGV[10] ~= 'all' and 10 or nil})
+if refusal then return refusal end
 
 local window, mirror, layers = tonumber(ARGV[7]), ARGV[10], #ARGV - 11
 local places, records, left, rows = {}, {}, {}, {}
@@ -42,8 +46,7 @@ for _, item in ipairs(redis.call('LRANGE', KEYS[9], 0, -1)) do
     end
 end
 
-local length = redis.call('LLEN', KEYS[8])
-local nodes, edited = {}, {}
+local length, nodes, edited = redis.call('LLEN', KEYS[8]), {}, {}
 for _, record in ipairs(records) do
     local place = record.place
     if not nodes[place] then

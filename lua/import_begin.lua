@@ -11,16 +11,20 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed, 5 the scope is not empty
 -- COST      16 commands, 7 more when the index does not know the scope
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include vacant
 
+local refusal = malformed(11 + tonumber(ARGV[8]), 9, {8, 9})
+if refusal then return refusal end
+
 if not vacant() then
     return {5, ''}
 end
-redis.call('UNLINK', unpack(KEYS, 11 + tonumber(ARGV[8])))
 redis.call('SET', KEYS[8], ARGV[7], 'PX', ARGV[9])
+redis.call('UNLINK', unpack(KEYS, 11 + tonumber(ARGV[8])))
 -- In the index, so that a purge of the tenant finds it.
 touch(ARGV[9])
 return {0, once('begun')}

@@ -15,11 +15,15 @@
 --           6 this import was given up. The receipt is '<rows> <nodes>'.
 -- COST      45 commands whatever the archive holds, up to 5 more for the index, 2 more for each key that it fills
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include vacant
 --@include window
+
+local refusal = malformed(11 + 4 * tonumber(ARGV[8]), 12, {8, 9, 10}, {11, 12})
+if refusal then return refusal end
 
 local layers = tonumber(ARGV[8])
 if redis.call('GET', KEYS[8]) ~= ARGV[7] then

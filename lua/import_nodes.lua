@@ -12,13 +12,20 @@
 --           up. The receipt is how many nodes were added.
 -- COST      9 commands, 1 more for each node, 1 more for each change, and 1 for each node that has some
 --@include once
+--@include arguments
 --@include closed
+
+local refusal = malformed(10, 7, {})
+if refusal then return refusal end
 
 if redis.call('GET', KEYS[8]) ~= ARGV[7] then
     return {6, ''}
 end
 local count, i = 0, 8
 while i <= #ARGV do
+    if not whole(ARGV[i + 1]) or not whole(ARGV[i + 2 + tonumber(ARGV[i + 1])]) then
+        return redis.error_reply('ERR a node does not say how many values follow')
+    end
     local id, last = ARGV[i], i + 1 + tonumber(ARGV[i + 1])
     redis.call('XADD', KEYS[9], id, unpack(ARGV, i + 2, last))
     local first, ends = last + 2, last + 1 + tonumber(ARGV[last + 1])

@@ -10,7 +10,11 @@
 --           up. The receipt is how many rows were added.
 -- COST      9 commands
 --@include once
+--@include arguments
 --@include closed
+
+local refusal = malformed(9, 8, {})
+if refusal then return refusal end
 
 if redis.call('GET', KEYS[8]) ~= ARGV[7] then
     return {6, ''}

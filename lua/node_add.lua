@@ -11,10 +11,14 @@
 --           stream id.
 -- COST      11 commands
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include window
+
+local refusal = malformed(9, 9, {}, {7})
+if refusal then return refusal end
 
 redis.call('XLEN', KEYS[8])
 local edited = redis.call('HLEN', KEYS[9])

@@ -10,10 +10,14 @@
 --           nodes were removed, '0' or '1'.
 -- COST      8 commands, 1 more when the node was changed
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include edits
+
+local refusal = malformed(9, 8, {})
+if refusal then return refusal end
 
 redis.call('HLEN', KEYS[9])
 local removed = redis.call('XDEL', KEYS[8], ARGV[8])

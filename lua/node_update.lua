@@ -11,10 +11,14 @@
 --           when there is no such node, '-1' when more than 1,000 names of it would be changed: nothing was written.
 -- COST      10 commands, 1 more when the stream has a time to live
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include window
+
+local refusal = malformed(9, 10, {})
+if refusal then return refusal end
 
 redis.call('HLEN', KEYS[9])
 local id = ARGV[8]

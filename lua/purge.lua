@@ -7,14 +7,19 @@
 -- ARGV[7]   for how many ms the scope stays closed; '' when it is closed from above
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is '<keys removed>
 --           <id of its entry in the feed, or ->'.
--- COST      10 commands whatever the scope holds, 5 more to close it, 2 more with a feed; memory is given back in the
+-- COST      11 commands whatever the scope holds, 5 more to close it, 2 more with a feed; memory is given back in the
 --           background
 --@include once
+--@include arguments
 --@include scope
 --@include feed
 --@include tombstone
 
+local refusal = malformed(8, 7, {}, {7})
+if refusal then return refusal end
+
 local scopes = redis.call('ZCARD', KEYS[4])
+redis.call('SCARD', KEYS[5])
 if ARGV[7] ~= '' then
     close(KEYS[3], 'scope:' .. path, ARGV[7])
 end

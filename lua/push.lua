@@ -21,6 +21,7 @@
 --           '<window length> <evicted> <id of the first node, or ->'; the others' ids count up from it.
 -- COST      12 commands for one turn without a mirror, 16 with, 17 when that is full; a batch adds one XADD a turn
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
@@ -28,7 +29,13 @@
 --@include window
 --@include idem
 
-local window, mirror, digest = tonumber(ARGV[7]), ARGV[10], ARGV[12]
+local refusal = malformed(12, 15, {7, 8, 13, 14}, {9, 11, ARGV[10] ~= 'all' and 10 or nil})
+if refusal then return refusal end
+
+local window, mirror, digest, count = tonumber(ARGV[7]), ARGV[10], ARGV[12], tonumber(ARGV[14])
+if count < 1 or #ARGV < 14 + count then
+    return redis.error_reply('ERR there are fewer rows than argument 14 says')
+end
 local length = redis.call('LLEN', KEYS[8])
 local nodes, edited = 0, 0
 if mirror ~= '' then
@@ -41,7 +48,6 @@ end
 
 -- The scope is in the index as long as anything of it, its idempotency keys too: a purge finds it there.
 touch(lifetime(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0'))
-local count = tonumber(ARGV[14])
 -- The mirror first: a stream may refuse an entry, a list never does.
 local node = '-'
 local time, sequence

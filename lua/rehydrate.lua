@@ -13,10 +13,14 @@
 --           rows were replayed, '0' when the window was not empty.
 -- COST      11 commands
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include window
+
+local refusal = malformed(9, 10, {7}, {8})
+if refusal then return refusal end
 
 local length = redis.call('LLEN', KEYS[8])
 if ARGV[9] == '1' and length > 0 then

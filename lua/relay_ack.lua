@@ -9,13 +9,18 @@
 -- ARGV[5+] ids of the changes that are done
 -- RETURNS  {-1} fenced off; {0} the feed or its group is gone, nothing was written; {1, done, pending}:
 --          how many were not noted before, and how many are still unfinished
--- COST     8 commands, 2 more for each 1,000 ids; 5 when the group is gone
+-- COST     9 commands, 2 more for each 1,000 ids; 5 when the group is gone
 --@include fence
+--@include arguments
 --@include group
+
+local refusal = malformed(3, 4, {}, {4})
+if refusal then return refusal end
 
 if not known then
     return {0}
 end
+redis.call('HLEN', KEYS[3]) -- before the first write: books that are no hash must stop it here
 local feed, relay, done = KEYS[2], ARGV[3], 0
 for first = 5, #ARGV, 1000 do
     local last = math.min(first + 999, #ARGV)

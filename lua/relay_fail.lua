@@ -15,9 +15,13 @@
 -- ARGV[8]  how many dead letters to keep
 -- RETURNS  {-1} fenced off; {0} the feed or its group is gone, nothing was written; {1, moved}: 1 when it went to the
 --          dead letters, else 0
--- COST     6 commands; 13 for a dead letter; 5 when the group is gone
+-- COST     6 commands; 14 for a dead letter; 5 when the group is gone
 --@include fence
+--@include arguments
 --@include group
+
+local refusal = malformed(4, 8, {5, 8}, {6})
+if refusal then return refusal end
 
 if not known then
     return {0}
@@ -27,6 +31,7 @@ if ARGV[6] ~= '' then
     redis.call('HSET', KEYS[3], relay .. ' f ' .. id, ARGV[5] .. ' ' .. number(now + tonumber(ARGV[6])))
     return {1, 0}
 end
+redis.call('HLEN', KEYS[3])
 redis.call('XLEN', KEYS[4])
 local moved = 0
 -- A call that is repeated finds it finished, and moves it no second time.

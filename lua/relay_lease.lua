@@ -8,6 +8,9 @@
 -- RETURNS  the lease's value, new or extended; '' when another holder has it
 -- COST     2 commands to keep it or to find it taken, 3 to take it
 
+if not string.find(ARGV[2] or '', '^[1-9]%d*$') or #ARGV[2] > 16 or not KEYS[2] then
+    return redis.error_reply('ERR a lease needs a time, and the key of its counter')
+end
 local held = redis.call('GET', KEYS[1])
 if held then
     -- Also after a reply that was lost: whoever asks again under the same name gets what it was given.

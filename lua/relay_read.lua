@@ -18,10 +18,14 @@
 -- ARGV[6]  the tenant, encoded
 -- RETURNS  {-1} fenced off; {0} there is no such feed, or no more; {1, unfinished, new, failures}: entries as
 --          of XRANGE; failures a list {id, failures, ms until the next try, ...}
--- COST     11 commands, 2 more the first time; 1 more when something was trimmed; 7 when there is no such feed
+-- COST     11 commands, 4 more the first time; 1 more when something was trimmed; 7 when there is no such feed
 --@include fence
+--@include arguments
 --@include group
 --@include claim
+
+local refusal = malformed(6, 6, {5})
+if refusal then return refusal end
 
 local feed, relay, limit = KEYS[2], ARGV[3], tonumber(ARGV[5])
 local latest = tonumber(redis.call('GET', KEYS[3]) or '')
@@ -46,6 +50,9 @@ if not known or tonumber(books['read'] or '0') > latest then
     books = {}
 end
 if not known then
+    -- What is no set must show itself before the group is there.
+    redis.call('SCARD', KEYS[5])
+    redis.call('SCARD', KEYS[6])
     redis.call('XGROUP', 'CREATE', feed, relay, '0', 'MKSTREAM')
     redis.call('SADD', KEYS[5], ARGV[6])
     redis.call('SADD', KEYS[6], relay)

@@ -8,6 +8,10 @@
 --           closed, else '0'.
 -- COST      5 commands, 1 more when a tombstone is there
 --@include once
+--@include arguments
+
+local refusal = malformed(3, 3, {})
+if refusal then return refusal end
 
 local ends = redis.call('HGET', KEYS[3], ARGV[3])
 if ends then

@@ -20,11 +20,15 @@
 --           too many; so many wait already.
 -- COST      11 commands, as many when the turns' ttl is asked for; what waits is read, to know its bytes
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
 --@include window
 --@include idem
+
+local refusal = malformed(10, 12, {8, 9, 11}, {ARGV[7] ~= '=' and 7 or nil})
+if refusal then return refusal end
 
 local waiting, held, bytes, added = redis.call('LRANGE', KEYS[9], 0, -1), 0, 0, 0
 if remembered(KEYS[10], ARGV[10]) then

@@ -22,9 +22,13 @@
 -- COST      9 commands when it is granted, 10 when the hash would go too early; 7 when the summary is there, 8 when that
 --           prolongs its life; 6 when it is taken; 5 when the turns are gone
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
+
+local refusal = malformed(9, 12, {10, 11})
+if refusal then return refusal end
 
 local turns = redis.call('PTTL', KEYS[8])
 if turns == -2 then

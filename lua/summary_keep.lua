@@ -14,9 +14,13 @@
 --           'late' when the right was gone.
 -- COST      10 commands; 7 when it came late
 --@include once
+--@include arguments
 --@include closed
 --@include scope
 --@include feed
+
+local refusal = malformed(9, 11, {11})
+if refusal then return refusal end
 
 local variant = ARGV[7] .. ':'
 local turns = redis.call('PTTL', KEYS[8])

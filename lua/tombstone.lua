@@ -6,7 +6,8 @@
 local function close(key, field, ms)
     local ends = now + tonumber(ms)
     local earlier = redis.call('HGET', key, field)
-    if not earlier or tonumber(earlier) < ends then
+    -- What is no time, which only something else can have written, counts as one that is over.
+    if (tonumber(earlier or '') or 0) < ends then
         redis.call('HSET', key, field, string.format('%.0f', ends))
     end
     local left = redis.call('PTTL', key)
@@ -16,7 +17,7 @@ local function close(key, field, ms)
     -- A sample, not a walk: each closing adds one field and may remove 16, so expired ones stay few.
     local sample, gone = redis.call('HRANDFIELD', key, 16, 'WITHVALUES'), {}
     for i = 1, #sample, 2 do
-        if tonumber(sample[i + 1]) <= now then
+        if (tonumber(sample[i + 1]) or 0) <= now then
             gone[#gone + 1] = sample[i]
         end
     end

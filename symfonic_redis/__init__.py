@@ -1,5 +1,6 @@
 """Working memory for AI agents that many workers share, native to Redis."""
 
+from symfonic_redis.acl import acl_rules
 from symfonic_redis.archive import Imported, export, import_
 from symfonic_redis.changes import Change
 from symfonic_redis.connection import Deployment, connect
@@ -145,6 +146,7 @@ __all__ = [
     "WorkingWindow",
     "WriteReceipt",
     "WriteRequest",
+    "acl_rules",
     "applied",
     "coerce_durability",
     "connect",

@@ -19,6 +19,7 @@ from symfonic_redis.keys import (
     decode_id,
     encode_id,
     feeds_key,
+    is_encoded,
     lease_key,
     relays_key,
     tenant_keys,
@@ -214,6 +215,8 @@ class Books:
             Feed(partition, decode_id(tenant.decode()))
             for partition, tenants in enumerate(replies)
             for tenant in tenants
+            # Whatever a tenant's user, who may write into the set of tenants, put there: it stops no relay.
+            if is_encoded(tenant.decode("latin-1"))
         }
 
     async def forget(self, feeds: Iterable[Feed]) -> None:

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = [argument for argument in options if argument != "--debug"] + given[len(options) :]
     try:
         # Typer and rich are an extra; importing these adds their subcommands to the app.
-        from symfonic_redis import commands, commands_feed, commands_tenant  # noqa: F401, PLC0415 - the same
+        from symfonic_redis import commands, commands_acl, commands_feed, commands_tenant  # noqa: F401, PLC0415 - the same
         from symfonic_redis.console import app  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):

@@ -111,6 +111,14 @@ def decode_path(value: str) -> str:
     return SCOPE_PATH_DELIMITER.join(decode_id(part) for part in value.split("/"))
 
 
+def is_encoded(name: str) -> bool:
+    """Whether a member of an index is what `encode_id` or `encode_path` wrote, not something else's."""
+    try:
+        return bool(name) and encode_path(decode_path(name)) == name
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class TenantKeys:
     """The keys that a tenant has in one partition, whatever the scope."""

@@ -17,6 +17,8 @@ from symfonic_redis.errors import ConfigurationError
 
 _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 _COMMAND = re.compile(r"redis\.p?call\('(\w+)'")
+# Of these, a rule may allow one subcommand and not the others.
+_CONTAINER = re.compile(r"redis\.p?call\('(XINFO|XGROUP)', '(\w+)'")
 
 
 class Script(NamedTuple):
@@ -56,3 +58,19 @@ def script(name: str) -> Script:
     commands = ", ".join(f"'{command}'" for command in sorted(set(_COMMAND.findall(text))))
     text = text.replace("--@commands", f"local commands = {{{commands}}}")
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@cache
+def runnable() -> tuple[str, ...]:
+    """The names of the scripts: the files that no other includes."""
+    included = {name for text in sources().values() for name in _INCLUDE.findall(text)}
+    return tuple(sorted(set(sources()) - included))
+
+
+@cache
+def commands_of(name: str) -> frozenset[str]:
+    """The commands that a script may run, with the subcommand where there are several, as `XINFO|GROUPS`."""
+    text = script(name).text
+    containers = _CONTAINER.findall(text)
+    whole = set(_COMMAND.findall(text)) - {command for command, _ in containers}
+    return frozenset(whole | {f"{command}|{sub}" for command, sub in containers})

@@ -15,7 +15,7 @@ from symfonic_redis.batches import BATCH, chunks
 from symfonic_redis.changes import address_from
 from symfonic_redis.connection import Deployment, deployment_of
 from symfonic_redis.errors import InvalidInput
-from symfonic_redis.keys import PARTITIONS
+from symfonic_redis.keys import PARTITIONS, is_encoded
 from symfonic_redis.models import MemoryLayer
 from symfonic_redis.scope import ScopeLike, check_id
 from symfonic_redis.tenant_store import Place, TenantStore
@@ -97,7 +97,7 @@ async def scopes(
     found: list[Place] = []
     async for places in _recent(store, check_id(tenant), None if before is None else _read(before), limit):
         # One more than asked for tells whether another page follows.
-        for part in chunks(places, min(BATCH, limit + 1)):
+        for part in chunks(filter(_is_ours, places), min(BATCH, limit + 1)):
             there = await store.present([store.scope(tenant, path) for _, path in part])
             found += [place for place, held in zip(part, there, strict=True) if held]
             if len(found) > limit:
@@ -184,6 +184,11 @@ async def _recent(store: TenantStore, tenant: str, last: Place | None, limit: in
 
 def _score(place: Place | None) -> int | None:
     return None if place is None else place[0]
+
+
+def _is_ours(place: Place) -> bool:
+    """Whether a place names a scope and a time: something else may have written into the index."""
+    return 0 <= place[0] < 2 * NEVER and is_encoded(place[1])
 
 
 def _entry(tenant: str, place: Place) -> ScopeEntry:

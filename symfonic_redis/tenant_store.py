@@ -6,9 +6,11 @@ A tenant has an index in each of 1,024 partitions. They are asked many at a time
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from symfonic_redis.batches import BATCH, Call, chunks, run_many
+from symfonic_redis.errors import AccessDenied
 from symfonic_redis.keys import (
     PARTITIONS,
     ScopeKeys,
@@ -16,6 +18,7 @@ from symfonic_redis.keys import (
     encode_id,
     feeds_key,
     indexed_keys,
+    is_encoded,
     relays_key,
     tenant_keys,
 )
@@ -29,6 +32,9 @@ ABREAST = 128
 
 STEP = 100
 """Members of an index read by one command. A small index is read whole: the server keeps it as one block."""
+
+_FAR = 1e15
+"""Beyond any score of ours, in ms: an infinite one is no number of Python's."""
 
 Place = tuple[int, str]
 """Where a scope stands in the order of the index: its score, then its encoded path. Greater is more recent."""
@@ -82,9 +88,9 @@ class TenantStore(Store):
                 replies = await self.ask(
                     "scopes", [("ZSCAN", self.keys(tenant, at).scopes, cursors[at], "COUNT", STEP) for at in asked]
                 )
-                found = []
+                found: list[str] = []
                 for partition, (cursor, members) in zip(asked, replies, strict=True):
-                    found += [member.decode() for member in members[::2]]
+                    found += filter(is_encoded, map(_text, members[::2]))
                     cursors[partition] = cursor
                 cursors = {partition: cursor for partition, cursor in cursors.items() if cursor != b"0"}
                 fresh = [path for path in dict.fromkeys(found) if path not in seen]
@@ -118,13 +124,17 @@ class TenantStore(Store):
         """Whether each scope is there. One of which nothing is left is taken out of the index. See lua/forget.lua."""
         counts = await self.ask("scopes", [("EXISTS", *scope.content) for scope in scopes])
         gone = [scope for scope, count in zip(scopes, counts, strict=True) if not count]
-        await self._many(
-            "forget",
-            [
-                ([scope.shared.scopes, scope.shared.tenants, *scope.everything], [scope.path, encode_id(scope.tenant)])
-                for scope in gone
-            ],
-        )
+        with suppress(AccessDenied):  # who may only read leaves the index as it is
+            await self._many(
+                "forget",
+                [
+                    (
+                        [scope.shared.scopes, scope.shared.tenants, *scope.everything],
+                        [scope.path, encode_id(scope.tenant)],
+                    )
+                    for scope in gone
+                ],
+            )
         return [bool(count) for count in counts]
 
     async def sizes(self, scopes: Sequence[ScopeKeys]) -> list[Size]:
@@ -194,7 +204,15 @@ class TenantStore(Store):
         for number, names in enumerate(relays):
             keys = self.keys(tenant, number)
             own = [keys.ops, keys.ops_old, keys.feed, keys.feed_seq, keys.relay, keys.dead]
-            calls.append(([*own, *(feeds_key(prefix, number, name.decode()) for name in sorted(names))], args))
+            calls.append(
+                (
+                    [
+                        *own,
+                        *(feeds_key(prefix, number, name) for name in sorted(map(_text, names)) if is_encoded(name)),
+                    ],
+                    args,
+                )
+            )
         await self._write_many("drop", calls)
 
     async def _everywhere(self, name: str, tenant: str, own: Sequence[str | int]) -> list[bytes]:
@@ -221,4 +239,9 @@ class TenantStore(Store):
 def _places(reply: Sequence[Any]) -> list[Place]:
     """A member and its score alternate in version 2 of the protocol; in version 3 they come in pairs."""
     pairs = reply if reply and isinstance(reply[0], list) else list(zip(reply[::2], reply[1::2], strict=True))
-    return [(int(float(score)), member.decode()) for member, score in pairs]
+    return [(int(max(-_FAR, min(_FAR, float(score)))), _text(member)) for member, score in pairs]
+
+
+def _text(member: bytes) -> str:
+    """A member of an index, which something else may have written: any bytes, and their order is kept."""
+    return member.decode("latin-1")

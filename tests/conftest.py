@@ -15,6 +15,10 @@ from symfonic_redis import Deployment, MemoryEntry, TenantScope, connect
 
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# For test_fuzz.py and test_isolation.py alone: over 100,000 inputs, some minutes.
+settings.register_profile(
+    "long", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=8_000, print_blob=True
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
