@@ -11,6 +11,7 @@ from own_server import everything_said
 from own_server import until as eventually
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
+from redis.exceptions import AskError, MovedError, TryAgainError
 from seen import texts
 from topologies import PASSWORD, Topology, cluster, raw, tls_cluster
 
@@ -26,6 +27,7 @@ from symfonic_redis import (
     totals,
     watch,
 )
+from symfonic_redis.cluster import Cluster
 from symfonic_redis.keys import partition_of, scope_keys
 
 ORG = TenantScope.root("org", "acme")
@@ -368,3 +370,68 @@ def test_a_url_of_many_servers_is_read(url, endpoint):
     assert deployment.endpoint == endpoint
     assert deployment.url == url
     assert PASSWORD not in repr(deployment)
+
+
+class Node:
+    """Stands for the connections to one node; `answers` holds, by command, what it says one after another."""
+
+    idle = True
+
+    def __init__(self, log: list[tuple[int, tuple]], port: int, answers: dict[str, list]) -> None:
+        self._log, self._port, self._answers = log, port, answers
+
+    async def exchange(self, *command):
+        return (await self.exchange_each([command]))[0][0]
+
+    async def exchange_each(self, commands, wait=None):
+        self._log += [(self._port, tuple(command)) for command in commands]
+        replies = [self._answers[command[0]].pop(0) for command in commands]
+        return replies, self._answers["WAIT"].pop(0) if wait else 0
+
+    async def close(self):
+        pass
+
+
+def two_nodes(first: dict[str, list], second: dict[str, list]) -> tuple[Cluster, list]:
+    """A router over two nodes, of which the first has all slots; and what they were asked, with the map left out."""
+    log: list = []
+    slots = [[[0, 16383, [b"", 1, b"id"]]]] * 9
+    nodes = {1: Node(log, 1, {**first, "CLUSTER": slots[:]}), 2: Node(log, 2, {**second, "CLUSTER": slots[:]})}
+    return Cluster([("host", 1)], lambda address: nodes[address[1]]), log
+
+
+def asked(log: list) -> list:
+    return [(port, *command) for port, command in log if command[0] != "CLUSTER"]
+
+
+async def test_what_was_asked_after_a_redirected_command_is_asked_after_it_again():
+    # A feed's counter has moved to the other node, its stream has not: read before the counter, it may lack what the
+    # counter already counts.
+    router, log = two_nodes(
+        {"GET": [AskError("1 :2")], "XRANGE": ["too early", "in time"], "LLEN": [3]}, {"ASKING": [b"OK"], "GET": [b"7"]}
+    )
+    replies, _ = await router.exchange_each([("GET", "{1}a"), ("XRANGE", "{1}b", "-", "+"), ("LLEN", "{2}c")])
+    assert replies == [b"7", "in time", 3]
+    (*_, moved, asking, counter, stream) = [None, *asked(log)]
+    assert (asking, counter, stream) == ((2, "ASKING"), (2, "GET", "{1}a"), (1, "XRANGE", "{1}b", "-", "+"))
+    assert moved == (1, "LLEN", "{2}c")
+
+
+async def test_a_node_that_sent_a_write_on_does_not_say_how_many_replicas_have_it():
+    # The first has no replica at all, and one that waits there is told so.
+    router, _ = two_nodes({"EVALSHA": [MovedError("1 :2")], "WAIT": [0]}, {"EVALSHA": [[0, b"done"]], "WAIT": [2]})
+    assert await router.exchange_each([("EVALSHA", "sha", 1, "{1}a")], ("WAIT", 1, 100)) == ([[0, b"done"]], 2)
+
+
+async def test_of_two_nodes_the_lesser_number_of_replicas_counts():
+    router, _ = two_nodes(
+        {"EVALSHA": [MovedError("1 :2"), [0, b"here"]], "WAIT": [1]}, {"EVALSHA": [[0, b"there"]], "WAIT": [2]}
+    )
+    commands = [("EVALSHA", "sha", 1, "{1}a"), ("EVALSHA", "sha", 1, "{2}a")]
+    assert await router.exchange_each(commands, ("WAIT", 1, 100)) == ([[0, b"there"], [0, b"here"]], 1)
+
+
+async def test_redirections_without_end_are_given_up_for_this_attempt():
+    router, _ = two_nodes({"GET": [MovedError("1 :2")] * 9}, {"GET": [MovedError("1 :1")] * 9})
+    with pytest.raises(TryAgainError):
+        await router.exchange("GET", "{1}a")
