@@ -160,15 +160,19 @@ async def test_there_may_be_no_master_yet(prefix, scope):
         made.stop()
 
 
-async def test_sentinels_that_are_gone_are_passed_over(prefix, scope):
+async def test_sentinels_that_are_gone_are_passed_over_and_not_forgotten(prefix, scope):
     made = sentinel(1)
     try:
-        for server in made.others[:2]:
-            server.kill()
-        async with connect(made.url, prefix=prefix) as deployment:
+        async with connect(made.url, prefix=prefix, deadline=30) as deployment:
             layer = WorkingLayer(deployment, 100)
-            # All at once: the driver's own list of sentinels would lose the one that answers.
+            first, second, third = made.others
+            first.kill()
+            second.kill()
+            made.close_idle()
+            # All at once: the driver's own list of sentinels would lose the first.
             await asyncio.gather(*(layer.push(scope, said(scope, number)) for number in range(100)))
+            first.start()
+            third.kill()
             made.close_idle()
             assert len(await layer.get_context(scope)) == 100
     finally:
