@@ -133,14 +133,15 @@ class Server:
 
 
 class Sentinel(Server):
-    """A sentinel that watches `master` under `name`; it needs `quorum` of them to agree."""
+    """A sentinel that watches `master` under `name`; it needs `quorum` of them to agree. `lines` go into its file."""
 
-    def __init__(self, binary: str, name: str, master: int, quorum: int) -> None:
+    def __init__(self, binary: str, name: str, master: int, quorum: int, *lines: str) -> None:
         directory = tempfile.mkdtemp(prefix="swm-test-")
         self._lines = (
             f"sentinel monitor {name} 127.0.0.1 {master} {quorum}",
             f"sentinel down-after-milliseconds {name} 1000",
             f"sentinel failover-timeout {name} 4000",
+            *lines,
         )
         super().__init__(binary, directory=directory)
         self._own_directory = True
