@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 
+import pytest
 from own_server import until as eventually
 from redis.asyncio.sentinel import Sentinel
 from seen import texts
@@ -80,23 +82,25 @@ def is_master(topology: Topology, *numbers: int) -> bool:
     return False
 
 
-async def test_a_master_of_a_cluster_is_killed_under_writes(prefix):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_master_of_a_cluster_is_killed_under_writes(prefix, how):
     made = cluster(3, 2)
     try:
         # The first master's replicas are the fourth and the seventh.
         async with connect(made.url, prefix=prefix, min_replicas=1, deadline=30, attempt_timeout=2) as deployment:
-            await under_writes(deployment, made.servers[0].kill, lambda: is_master(made, 3, 6))
+            await under_writes(deployment, lambda: made.servers[0].signal(how), lambda: is_master(made, 3, 6))
             state = await health(deployment)
         assert (state.masters, state.role) == (3, "master")
     finally:
         made.stop()
 
 
-async def test_a_master_behind_sentinels_is_killed_under_writes(prefix):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_master_behind_sentinels_is_killed_under_writes(prefix, how):
     made = sentinel(2)
     try:
         async with connect(made.url, prefix=prefix, min_replicas=1, deadline=30, attempt_timeout=2) as deployment:
-            await under_writes(deployment, made.servers[0].kill, lambda: is_master(made, 1, 2))
+            await under_writes(deployment, lambda: made.servers[0].signal(how), lambda: is_master(made, 1, 2))
     finally:
         made.stop()
 
