@@ -172,12 +172,9 @@ class Deployment:
         return (await self._exchange(operation, [command], self._nearest()))[0]
 
     async def call_many(self, operation: str, commands: Sequence[Command]) -> list[Any]:
-        """Send commands that may be repeated without harm; return their raw replies in order.
+        """Send commands that may be repeated without harm; return their raw replies in order. Errors as of `call`.
 
         Cost: one round trip; on a cluster one to each node, at the same time.
-
-        Raises:
-            MemoryUnavailable, ServerRefused, KeyConflict: one of them failed; see `retry.persist`.
         """
         return await self._exchange(operation, commands, self._line) if commands else []
 

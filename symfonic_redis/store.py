@@ -145,10 +145,9 @@ class Store:
 
     async def read(self, operation: str, key: str, *command: str | bytes | int, replica: bool = False) -> Any:
         """Send a command on one key that only reads; return the raw reply. `replica`: one may answer, if chosen so."""
-        call = self.deployment.call_replica if replica else self.deployment.call
         with Operation(operation, self.deployment.attributes):
             try:
-                return await call(operation, *command)
+                return await (self.deployment.call_replica if replica else self.deployment.call)(operation, *command)
             except KeyConflict as error:
                 raise await self._name_conflict((key,), error) from error
 
@@ -198,15 +197,13 @@ class Store:
         args: list[str | bytes | int] = [first, last, count, int(newest_first)]
         with Operation(operation, self.deployment.attributes):
             try:
-                entries, edits, more = await self.deployment.run(
-                    operation, script("nodes"), names, args, replica=replica
-                )
+                found, edits, more = await self.deployment.run(operation, script("nodes"), names, args, replica=replica)
             except KeyConflict as error:
                 raise await self._name_conflict(names, error) from error
-        edits += [()] * (len(entries) - len(edits))
+        edits += [()] * (len(found) - len(edits))
         page = [
             (at.decode(), _pairs(fields), {name.decode(): value for name, value in _pairs(edited).items()})
-            for (at, fields), edited in zip(entries, edits, strict=True)
+            for (at, fields), edited in zip(found, edits, strict=True)
         ]
         return page, bool(more)
 
