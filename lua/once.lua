@@ -52,6 +52,9 @@ local known = redis.call('HMGET', KEYS[1], ARGV[1], 'born', 'keep')
 local birth, kept = tonumber(known[2] or ''), tonumber(known[3] or '') or 0
 local receipt = known[1] or redis.call('HGET', KEYS[2], ARGV[1])
 if receipt then
+    -- A write, since WAIT speaks of what its own connection wrote: an attempt before used another one.
+    local keep = math.max(math.abs(tonumber(ARGV[2])), tonumber(known[3] or '0'))
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 2 * keep))
     return {1, receipt}
 end
 

@@ -29,6 +29,8 @@ _READS = frozenset(
         *("XLEN", "XRANGE", "XREVRANGE", "XREAD", "ZCARD", "ZSCAN", "ZREVRANGEBYSCORE"),
     }
 )
+# How nodes of a cluster are found, and replicas waited for.
+_ROUTING = frozenset({"CLUSTER|SLOTS", "ASKING", "READONLY", "WAIT"})
 _RELAY_READS = frozenset({"SMEMBERS", "SUNION", "HMGET"})
 _WRITES = frozenset({"SET", "SREM"})
 _RUN = frozenset({"EVAL", "EVALSHA"})
@@ -80,8 +82,8 @@ def acl_rules(
     shard = f"{check_prefix(prefix)}:{_PARTITION}"
     own = f"{shard}:*" if tenant is None else f"{shard}:{encode_id(check_id(tenant))}:*"
     rules = ["resetkeys", "resetchannels", "-@all"]
-    connection = {"CLIENT|SETINFO"} if version >= _SETINFO else set()
-    connection |= {"SELECT"} if database else set()
+    connection = frozenset({"CLIENT|SETINFO"} if version >= _SETINFO else ())
+    connection |= _ROUTING | ({"SELECT"} if database else set())
     commands = _commands(relay=tenant is None, read_only=read_only)
     if version < _SELECTORS:
         shared = [] if tenant is None or read_only else [f"~{shard}:tenants"]

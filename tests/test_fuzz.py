@@ -54,6 +54,7 @@ from symfonic_redis.keys import (
 from symfonic_redis.nodes import address_of, decode_node, encode_node, turn_extra
 from symfonic_redis.pending import decode_record, encode_record
 from symfonic_redis.scope import format_scope
+from symfonic_redis.sealing import PLAIN
 from symfonic_redis.tenancy import _read
 from symfonic_redis.transcripts import read_transcripts
 
@@ -65,9 +66,9 @@ ENTRY = MemoryEntry.turn(SCOPE, speaker="user", turn_id="t1", content="hello", m
 NODE = MemoryNode(layer=MemoryLayer.SEMANTIC, tenant_id="acme", label="fact", properties={"a": 1, "content": "c"})
 RECORDS = [MemoryRecord(scope=SCOPE, content="hello", layer=layer) for layer in ("working", "profile", "procedural")]
 
-ROWS = [encode_entry(ENTRY, limit=1 << 20)]
-NODES = [encode_node(NODE, limit=1 << 20)[1], turn_extra({"at": NOW}, "durable")]
-STAGED = [encode_record(record, "acme", limit=1 << 20) for record in RECORDS]
+ROWS = [encode_entry(ENTRY, limit=1 << 20, seal=PLAIN)]
+NODES = [encode_node(NODE, limit=1 << 20, seal=PLAIN)[1], turn_extra({"at": NOW}, "durable", seal=PLAIN)]
+STAGED = [encode_record(record, "acme", limit=1 << 20, seal=PLAIN) for record in RECORDS]
 WRITTEN = [*map(encode, VALUES), encode([*VALUES]), *ROWS, *NODES, *STAGED]
 
 
@@ -115,7 +116,7 @@ def test_bytes_decode_or_are_damaged(data):
 @given(mutated([*ROWS, *WRITTEN]))
 def test_a_row_is_an_entry_or_damaged(data):
     try:
-        entry = decode_entry(data, "acme")
+        entry = decode_entry(data, "acme", seal=PLAIN)
     except CodecError:
         return
     assert entry.tenant_id == "acme"
@@ -125,7 +126,7 @@ def test_a_row_is_an_entry_or_damaged(data):
 @given(mutated(STAGED))
 def test_a_staged_record_is_one_or_damaged(data):
     try:
-        record = decode_record(data, KEYS, SCOPE)
+        record = decode_record(data, KEYS, SCOPE, seal=PLAIN)
     except CodecError:
         return
     assert record.scope is SCOPE
@@ -145,7 +146,7 @@ STREAM_IDS = st.sampled_from(["1700000000000-0", "0-1", "18446744073709551615-18
 @given(FIELDS, EDITS, STREAM_IDS, st.sampled_from([layer.value for layer in MemoryLayer]))
 def test_an_entry_of_a_mirror_is_a_node_or_damaged(fields, edits, at, layer):
     try:
-        node = decode_node(KEYS, layer, at, fields, edits)
+        node = decode_node(KEYS, layer, at, fields, edits, seal=PLAIN)
     except CodecError:
         return
     assert address_of(node.id, KEYS) == (layer, at)
@@ -181,7 +182,7 @@ CHANGES = st.dictionaries(
 @given(CHANGES, st.sampled_from(["1-1", "99999999999999999999-0", "1700000000000-5"]))
 def test_an_entry_of_a_feed_is_a_change_or_damaged(fields, at):
     try:
-        change = decode_change("swm", "acme", 7, at, fields)
+        change = decode_change("swm", "acme", 7, at, fields, ring=None)
     except CodecError:
         return
     assert change.tenant == "acme"

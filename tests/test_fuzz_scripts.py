@@ -44,23 +44,14 @@ def _bytes(value: object) -> bytes:
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Call]]:
     """What is sent to scripts meanwhile."""
-    names = {script(name).sha: name for name in runnable()}
     found: list[Call] = []
-    run, call_many = Deployment.run, Deployment.call_many
+    run_many = Deployment.run_many
 
-    async def noted_run(self, operation, sent, keys, args):
-        found.append(Call(sent.name, [*map(_bytes, keys)], [*map(_bytes, args)]))
-        return await run(self, operation, sent, keys, args)
+    async def noted(self, operation, sent, calls, **options):
+        found.extend(Call(sent.name, [*map(_bytes, keys)], [*map(_bytes, args)]) for keys, args in calls[:3])
+        return await run_many(self, operation, sent, calls, **options)
 
-    async def noted_many(self, operation, commands):
-        for command in commands[:3]:
-            if command[0] == "EVALSHA":
-                count = int(command[2])
-                keys, args = command[3 : 3 + count], command[3 + count :]
-                found.append(Call(names[command[1]], [*map(_bytes, keys)], [*map(_bytes, args)]))
-        return await call_many(self, operation, commands)
-
-    with mock.patch.object(Deployment, "run", noted_run), mock.patch.object(Deployment, "call_many", noted_many):
+    with mock.patch.object(Deployment, "run_many", noted):
         yield found
 
 

@@ -15,6 +15,7 @@ from operations import READS, TENANTS, TREES, WRITES, Worker, archive, do
 from symfonic_redis import Deployment, InvalidInput, ScopeClosed, ScopeLike, TenantScope, connect, import_
 from symfonic_redis.codec import encode_entry
 from symfonic_redis.keys import ScopeKeys, encode_id, scope_keys, tenants_key
+from symfonic_redis.sealing import PLAIN
 
 OURS, THEIRS = "what-one-says", "what-the-other-says"
 FILLED = ("push_many", "push_many", "push", "idempotent push", "stage", "add_node", "update_node", "summary")
@@ -196,7 +197,9 @@ def _forged(*command: object) -> Callable[[ScopeKeys], Call]:
 
 def _said(keys: ScopeKeys) -> Call:
     """A turn of one scope in the window of the other."""
-    return lambda worker: worker.redis.call("test", "LPUSH", keys.turns, encode_entry(worker.turn(), limit=1000))
+    return lambda worker: worker.redis.call(
+        "test", "LPUSH", keys.turns, encode_entry(worker.turn(), limit=1000, seal=PLAIN)
+    )
 
 
 def _mine(keys: ScopeKeys) -> Call:
@@ -205,7 +208,7 @@ def _mine(keys: ScopeKeys) -> Call:
     async def leak(worker: Worker) -> None:
         turn = Worker(worker.redis, worker.scope, THEIRS).turn()
         own = scope_keys(worker.redis.prefix, worker.scope)
-        await worker.redis.call("test", "LPUSH", own.turns, encode_entry(turn, limit=1000))
+        await worker.redis.call("test", "LPUSH", own.turns, encode_entry(turn, limit=1000, seal=PLAIN))
 
     return leak
 

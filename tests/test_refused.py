@@ -209,7 +209,8 @@ def test_what_a_server_says_is_understood(message):
 
 
 @pytest.mark.parametrize(
-    "code", ["READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY", "CONNECTION"]
+    "code",
+    ["READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY", "UNBLOCKED", "CONNECTION"],
 )
 def test_a_server_that_changes_its_state_is_asked_again(code):
     error: Exception = driver.ResponseError(f"{code} something")
