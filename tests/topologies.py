@@ -95,6 +95,19 @@ def cluster(
     """So many masters, each with so many replicas, which know each other by `host`; `options` of each server."""
     found, buses = binary(kind), [free_port() for _ in range(masters * (1 + replicas))]
     servers = [Server(found, *CLUSTERED, "--cluster-port", str(bus), *options()) for bus in buses]
+    place = f"[{host}]" if ":" in host else host
+    seeds = ",".join(f"{place}:{server.port}" for server in servers[:2])
+    made = Topology(f"redis+cluster://{seeds}", servers)
+    try:
+        _join(servers, buses, masters, host)
+    except BaseException:
+        made.stop()
+        raise
+    return made
+
+
+def _join(servers: list[Server], buses: list[int], masters: int, host: str) -> None:
+    """Deal the slots to the first servers, and the others to them as replicas, in turn."""
     clients = [sync_redis.Redis(port=server.port, decode_responses=True) for server in servers]
     for number, client in enumerate(clients[:masters]):
         first, last = SLOTS * number // masters, SLOTS * (number + 1) // masters - 1
@@ -102,19 +115,15 @@ def cluster(
     for server, bus in zip(servers[1:], buses[1:], strict=True):
         clients[0].execute_command("CLUSTER", "MEET", host, server.port, bus)
     ids = [client.execute_command("CLUSTER", "MYID") for client in clients[:masters]]
-
     until(lambda: all(_knows(client, len(servers)) for client in clients))
     for number, client in enumerate(clients[masters:]):
         client.execute_command("CLUSTER", "REPLICATE", ids[number % masters])
     until(lambda: all(client.info("replication")["master_link_status"] == "up" for client in clients[masters:]))
-
     until(lambda: all("cluster_state:ok" in raw(client, "CLUSTER", "INFO") for client in clients))
-    until(lambda: all(len(part) == 3 + replicas for client in clients for part in raw(client, "CLUSTER", "SLOTS")))
+    each = 3 + len(servers) // masters - 1  # of a range of slots: its ends, its master, its replicas
+    until(lambda: all(len(part) == each for client in clients for part in raw(client, "CLUSTER", "SLOTS")))
     for client in clients:
         client.close()
-    place = f"[{host}]" if ":" in host else host
-    seeds = ",".join(f"{place}:{server.port}" for server in servers[:2])
-    return Topology(f"redis+cluster://{seeds}", servers)
 
 
 def _knows(client: sync_redis.Redis, count: int) -> bool:
