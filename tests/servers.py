@@ -47,7 +47,10 @@ def free_port() -> int:
 
 
 class Server:
-    """A server process. `arguments` are its own options, such as `--appendonly yes`."""
+    """A server process. `arguments` are its own options, such as `--appendonly yes`.
+
+    `patience`: seconds to wait until it has loaded its data.
+    """
 
     def __init__(self, binary: str, *arguments: str, port: int | None = None, directory: str | None = None) -> None:
         self._binary = binary
@@ -55,6 +58,7 @@ class Server:
         self._own_directory = directory is None
         self.directory = directory or tempfile.mkdtemp(prefix="swm-test-")
         self.port = port or free_port()
+        self.patience = 30.0
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -78,7 +82,7 @@ class Server:
                 stderr=output,
                 start_new_session=True,
             )
-        until = time.monotonic() + 30
+        until = time.monotonic() + self.patience
         while time.monotonic() < until:
             if self._process.poll() is not None:
                 break
