@@ -60,6 +60,7 @@ def main() -> int:
     option("--every", type=float, default=2, help="seconds between other events of servers, and of workers")
     option("--seed", type=int, default=1)
     option("--server", default="valkey", help="valkey, redis, redis-6.2 or redis-8.2")
+    option("--keep", default="", help="an empty folder in which the workers' journals stay")
     given = vars(parser.parse_args())
     chosen = given.pop("topology")
     held = True

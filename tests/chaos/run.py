@@ -40,6 +40,7 @@ class Plan:
     every: float
     seed: int
     server: str
+    keep: str = ""
     window: int = 10
     evicted: int = 50
 
@@ -82,7 +83,7 @@ async def run(plan: Plan, kind: type[Topology], say) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="swm-chaos-") as directory:
         try:
             await topology.start()
-            await _write(plan, topology, outcome, directory, say)
+            await _write(plan, topology, outcome, plan.keep or directory, say)
             began = time.monotonic()
             await topology.settle()
             await _compare(plan, topology, outcome)

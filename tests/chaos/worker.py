@@ -24,6 +24,7 @@ from symfonic_redis import (
     RedisEvictedSource,
     RedisMemoryLifecycle,
     RedisMemoryWriter,
+    ServerRefused,
     StreamGraphStore,
     SymfonicRedisError,
     TenantScope,
@@ -44,6 +45,10 @@ READS, BAD = 0.04, 0.002
 
 IDEMPOTENCY_TTL = 900
 """Seconds. A conversation is taken over within a few."""
+
+
+class StagedOnly(SymfonicRedisError):  # noqa: N818 - an outcome of a write, as it stands in the journal
+    """The turns wait, and their flush was refused."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,11 @@ class Worker:
         staged = await self._writer.write(WriteRequest(scope, records, f"{name} {step.first}"))
         if staged.degraded:
             raise MemoryUnavailable(staged.reason)
-        published = await self._lifecycle.flush(scope)
+        try:
+            published = await self._lifecycle.flush(scope)
+        except ServerRefused as error:
+            # The flush wrote nothing, but the turns are staged: whoever flushes next publishes them.
+            raise StagedOnly(type(error).__name__) from error
         if published.degraded:
             raise MemoryUnavailable(published.reason)
         return (DUPLICATE if staged.duplicate else OK), "-"
