@@ -3,11 +3,21 @@
 --
 -- LOCALS   remembered(key, digest) -> whether; remember(key, digest, ms): key is a sorted set, idempotency digest -> ms
 --          since the epoch at which it is forgotten
--- COST     nothing for the digest ''; else remembered: 1 command; remember: 4, 1 more when it forgets others
+-- COST     nothing for the digest ''; else remembered: 1 command, 3 when it is; remember: 4, 1 more when it forgets
+--          others
+
+local function linger(key)
+    redis.call('PEXPIREAT', key, redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+end
 
 local function remembered(key, digest)
     local ends = digest ~= '' and redis.call('ZSCORE', key, digest)
-    return ends and tonumber(ends) > now
+    if not ends or tonumber(ends) <= now then
+        return false
+    end
+    -- A write, for a WAIT that follows: see once.lua.
+    linger(key)
+    return true
 end
 
 local function remember(key, digest, ms)
@@ -19,5 +29,5 @@ local function remember(key, digest, ms)
     if #gone > 0 then
         redis.call('ZREM', key, unpack(gone))
     end
-    redis.call('PEXPIREAT', key, redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+    linger(key)
 end

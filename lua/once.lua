@@ -46,6 +46,9 @@ local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local known = redis.call('HMGET', KEYS[1], ARGV[1], 'born', 'keep')
 local receipt = known[1] or redis.call('HGET', KEYS[2], ARGV[1])
 if receipt then
+    -- A write, since WAIT speaks of what its own connection wrote: an attempt before used another one.
+    local keep = math.max(math.abs(tonumber(ARGV[2])), tonumber(known[3] or '0'))
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 2 * keep))
     return {1, receipt}
 end
 

@@ -7,26 +7,22 @@ A `Deployment` is a server and a prefix on it. Its calls go through `wire`, an a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import Any, Self, Unpack
-from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from redis import asyncio as redis
-from redis import exceptions as driver
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from symfonic_redis import config
 from symfonic_redis.embedded import EmbeddedServer
-from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.errors import ConfigurationError, NotReplicated
+from symfonic_redis.evaluate import Call, evaluate
 from symfonic_redis.keys import check_prefix
 from symfonic_redis.options import ATTEMPT_TIMEOUT, DEADLINE, MAX_CONNECTIONS, MAX_ROW_BYTES, Options, check_options
 from symfonic_redis.retry import persist
-from symfonic_redis.scripts import Script
-from symfonic_redis.urls import embedded_port, fake_pool, read_url
-from symfonic_redis.wire import Wire
+from symfonic_redis.scripts import STORED, Script
+from symfonic_redis.topologies import Limits, Reach, Target, reach, refused, started
+from symfonic_redis.wire import Command, Line, exchange_all
 
 
 class Deployment:
@@ -42,63 +38,47 @@ class Deployment:
         max_row_bytes: the longest encoded row.
         feed: how many changes are kept for each partition of each tenant, or None.
         endpoint: where it leads, without credentials, for messages and logs.
+        topology: `standalone`, `cluster` or `sentinel`; empty until an embedded or fake server is opened.
+        min_replicas: how many replicas must have a write.
         permitted: the scripts that the user was found to have the rights for.
     """
 
-    def __init__(self, target: str | redis.Redis, **options: Unpack[Options]) -> None:
+    def __init__(self, target: Target, **options: Unpack[Options]) -> None:
         check_options(options)
         self.prefix = check_prefix(options.get("prefix", "swm"))
         self.deadline = options.get("deadline", DEADLINE)
         self.attempt_timeout = options.get("attempt_timeout", ATTEMPT_TIMEOUT)
         self.max_row_bytes = options.get("max_row_bytes", MAX_ROW_BYTES)
         self.feed = options.get("feed")
-        self._max_connections = options.get("max_connections", MAX_CONNECTIONS)
+        self.min_replicas = options.get("min_replicas", 0)
+        connections, replicas = options.get("max_connections", MAX_CONNECTIONS), options.get("read_from") == "replica"
+        self._limits = Limits(connections, self.attempt_timeout, replicas)
         self.permitted: set[str] = set()
         self._target = target
         self._scheme = ""
+        self.topology = ""
         self.attributes: dict[str, str | int] = {"db.system.name": "redis"}
         self._server: EmbeddedServer | None = None
-        self._owns_pool = isinstance(target, str)
-        self._wire: Wire | None = None
+        self._wire: Line | None = None
+        self._replicas: Line | None = None
         self._opened = False
         self._closed = False
         self._opening: asyncio.Task[None] | None = None
-        if isinstance(target, str):
-            self._scheme, self.endpoint = read_url(target)
-            if self._scheme not in ("embedded", "fake"):
-                self._use(self._make_pool(target))
+        found = reach(target, self._limits)
+        if isinstance(found, Reach):
+            self._use(found)
         else:
-            self._use(_pool_of(target))
+            self._scheme, self.endpoint = found
+            if self._scheme == "fake" and (self.min_replicas or self._limits.replicas):
+                raise ConfigurationError("a fake server has no replicas: leave min_replicas and read_from out")
 
     def __repr__(self) -> str:
         return f"<Deployment {self.prefix!r} at {self.endpoint}>"
 
-    def _use(self, pool: redis.ConnectionPool) -> None:
-        options = pool.connection_kwargs
-        # fakeredis invents a host name: it leads nowhere.
-        address = "fake" if self._scheme == "fake" else str(options.get("path") or options.get("host") or "localhost")
-        self.attributes["db.namespace"] = str(options.get("db") or 0)
-        self.attributes["server.address"] = address
-        self.endpoint = address
-        if "path" not in options and self._scheme != "fake":
-            port = int(options.get("port") or 6379)
-            self.attributes["server.port"] = port
-            self.endpoint = f"{address}:{port}"
-        self._wire = Wire(pool, self._max_connections, owned=self._owns_pool)
-
-    def _make_pool(self, url: str) -> redis.ConnectionPool:
-        # Refused outside the handler: the driver's message may quote the URL, and with it the password.
-        with suppress(ValueError, TypeError):
-            pool = redis.ConnectionPool.from_url(
-                url,
-                socket_timeout=None,  # each attempt has its own time-out
-                socket_connect_timeout=self.attempt_timeout,
-                retry=Retry(NoBackoff(), 0),
-                **({} if url.startswith("unix:") else {"socket_keepalive": True}),
-            )
-            pool.connection_class(**pool.connection_kwargs)  # an option that is unknown shows itself only here
-            return pool
-        raise ConfigurationError("the URL cannot be read: write it as redis://user:password@host:port/db")
+    def _use(self, reach: Reach) -> None:
+        self.topology, self.endpoint = reach.topology, reach.endpoint
+        self.attributes.update(reach.attributes)
+        self._wire, self._replicas = reach.masters, reach.replicas
 
     @property
     def url(self) -> str:
@@ -111,7 +91,7 @@ class Deployment:
         """
         if self._server is not None:
             return f"unix://{self._server.socket_path}"
-        if isinstance(self._target, str) and self._scheme not in ("fake", "embedded"):
+        if isinstance(self._target, str) and not self._scheme:
             return self._target
         raise ConfigurationError("this deployment has no URL that another process could use: connect to a server")
 
@@ -141,17 +121,14 @@ class Deployment:
 
     async def _open(self) -> None:
         if self._wire is None:
-            self._use(await self._start())
+            found, self._server = await started(str(self._target), self._limits)
+            self._use(found)
         await config.verify(self._call, self.prefix, self.endpoint)
         await config.verify_version(self._call, self.endpoint)
+        if self.min_replicas:
+            # A user who may not ask learns it before the first write.
+            await self._call("connect", "WAIT", 0, 1)
         self._opened = True
-
-    async def _start(self) -> redis.ConnectionPool:
-        parts = urlsplit(str(self._target))
-        if self._scheme == "fake":
-            return fake_pool(parts.netloc)
-        self._server = await EmbeddedServer.start(unquote(parts.path) or None, port=embedded_port(parts.query))
-        return self._make_pool(f"unix://{self._server.socket_path}")
 
     async def aclose(self) -> None:
         """Close what this deployment opened: its pool and its embedded server, never a client it was given."""
@@ -160,8 +137,9 @@ class Deployment:
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        if self._wire is not None:
-            await self._wire.close()
+        for line in (self._wire, self._replicas):
+            if line is not None:
+                await line.close()
         if self._server is not None:
             await self._server.close()
 
@@ -189,46 +167,87 @@ class Deployment:
             await self.open()
         return await self._call(operation, *command)
 
-    async def run(self, operation: str, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
-        """Run a script, in one round trip; two when the server does not know it yet.
+    async def call_replica(self, operation: str, *command: str | bytes | int) -> Any:
+        """As `call`, but a replica may answer, where the deployment reads from replicas."""
+        return (await self._exchange(operation, [command], self._nearest()))[0]
 
-        The same call is sent again, with the same operation id, until it is answered or the deadline passes.
-        A server may lose a script at any time (a restart, a failover, SCRIPT FLUSH): it is sent whole when missing.
+    async def call_many(self, operation: str, commands: Sequence[Command]) -> list[Any]:
+        """Send commands that may be repeated without harm; return their raw replies in order.
 
-        Raises:
-            MemoryUnavailable, ServerRefused, KeyConflict: see `retry.persist`.
-        """
-        if not self._opened:
-            await self.open()
-
-        async def attempt() -> Any:
-            try:
-                return await self._line().exchange("EVALSHA", script.sha, len(keys), *keys, *args)
-            except driver.NoScriptError:
-                return await self._line().exchange("EVAL", script.text, len(keys), *keys, *args)
-
-        return await self._persist(operation, attempt)
-
-    async def call_many(self, operation: str, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
-        """Send commands that may be repeated without harm, in one round trip; return their raw replies in order.
+        Cost: one round trip; on a cluster one to each node, at the same time.
 
         Raises:
             MemoryUnavailable, ServerRefused, KeyConflict: one of them failed; see `retry.persist`.
         """
+        return await self._exchange(operation, commands, self._line) if commands else []
+
+    async def call_everywhere(self, operation: str, *command: str | bytes | int) -> list[Any]:
+        """Send one command to each master; return the raw replies. Errors as of `call`."""
         if not self._opened:
             await self.open()
-        if not commands:
-            return []
+        return list(await self._persist(operation, lambda: self._line().exchange_everywhere(*command)))
 
-        return list(await self._persist(operation, lambda: self._line().exchange_many(commands)))
+    async def run(
+        self,
+        operation: str,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[str | bytes | int],
+        *,
+        replica: bool = False,
+    ) -> Any:
+        """Run a script, in one round trip; two when the server does not know it yet.
+
+        The same call is sent again, with the same operation id, until it is answered or the deadline passes.
+
+        Args:
+            operation: what it is for, in errors and metrics.
+            script: which.
+            keys: all that it touches; of one slot.
+            args: its arguments.
+            replica: it only reads, and a replica may run it where the deployment reads from replicas.
+
+        Raises:
+            MemoryUnavailable, ServerRefused, KeyConflict: see `retry.persist`.
+            NotReplicated: the write is stored, and fewer than `min_replicas` replicas are known to have it.
+        """
+        return (await self.run_many(operation, script, [(keys, args)], replica=replica))[0]
+
+    async def run_many(
+        self, operation: str, script: Script, calls: Sequence[Call], *, replica: bool = False
+    ) -> list[Any]:
+        """Run a script once for each of `calls`, all again when one is not answered; otherwise as `run`."""
+        if not self._opened:
+            await self.open()
+        least = self.min_replicas if script.once else 0
+        wait = ("WAIT", least, max(1, int(300 * min(self.attempt_timeout, self.deadline)))) if least else None
+        line = self._nearest() if replica else self._line
+        replies, acknowledged = await self._persist(operation, lambda: evaluate(line(), script, calls, wait))
+        if acknowledged < least and any(reply[0] in STORED for reply in replies):
+            raise NotReplicated(
+                f"{operation}: the write is stored on the master, but {acknowledged} of the {least} replicas asked for "
+                "are known to have it; do not write it again, see to the replicas",
+                acknowledged,
+            )
+        return list(replies)
+
+    async def _exchange(self, operation: str, commands: Sequence[Command], line: Callable[[], Line]) -> list[Any]:
+        if not self._opened:
+            await self.open()
+        return list(await self._persist(operation, lambda: exchange_all(line(), commands)))
 
     async def _call(self, operation: str, *command: str | bytes | int) -> Any:
         return await self._persist(operation, lambda: self._line().exchange(*command))
 
-    def _line(self) -> Wire:
+    def _line(self) -> Line:
         if self._wire is None:
             raise ConfigurationError("this deployment is not open: enter it with `async with`")
         return self._wire
+
+    def _nearest(self) -> Callable[[], Line]:
+        """Where each attempt of a call goes that a replica may answer: the first to one, the others to the master."""
+        lines = iter([self._replicas] if self._replicas else [])
+        return lambda: next(lines, None) or self._line()
 
     async def _persist(self, operation: str, attempt: Any) -> Any:
         return await persist(
@@ -241,14 +260,16 @@ class Deployment:
         )
 
 
-def connect(target: str | redis.Redis, **options: Unpack[Options]) -> Deployment:
+def connect(target: Target, **options: Unpack[Options]) -> Deployment:
     """Return the deployment behind a URL or a `redis.asyncio` client. Use it with `async with`.
 
     Args:
-        target: `redis://` or `rediss://` with `user:password@host:port/db`, `unix:///path.sock`; `embedded://` for a
-            real server in a child process, gone when closed; `embedded:///path` for one that keeps its data there
-            and is shared by the processes that open it; `fake://` or `fake://name` for fakeredis, in this process.
-            Or a client: our calls go out without its retry, and it is never closed by us.
+        target: `redis://` or `rediss://` with `user:password@host:port/db`, `unix:///path.sock`;
+            `redis+cluster://user:password@host:port,host:port`, `redis+sentinel://.../name/db`, or `rediss+...` (see
+            docs/topologies.md); `embedded://` for a real server in a child process, gone when closed;
+            `embedded:///path` for one that keeps its data there and is shared by the processes that open it; `fake://`
+            or `fake://name` for fakeredis, in this process. Or a client, also of a cluster: our calls go out without
+            its retry, and it is never closed by us.
         options: see `Options`.
 
     Raises:
@@ -271,14 +292,8 @@ def deployment_of(target: Deployment | redis.Redis) -> Deployment:
         return target
     found = _deployments.get(id(target))
     if found is None:
-        _pool_of(target)  # refuses anything else, a URL too: who opens a deployment closes it
+        if not isinstance(target, redis.Redis):
+            # A URL and a cluster's client too: who opens connections closes them.
+            raise refused(target)
         found = _deployments[id(target)] = Deployment(target)
     return found
-
-
-def _pool_of(client: object) -> redis.ConnectionPool:
-    if not isinstance(client, redis.Redis):
-        raise ConfigurationError(
-            f"a {type(client).__name__} is no connection: pass what connect() returns, or a redis.asyncio.Redis client"
-        )
-    return client.connection_pool

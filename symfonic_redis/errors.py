@@ -5,6 +5,7 @@
     SymfonicRedisError
     ├── ConfigurationError      the deployment or a constructor's argument is wrong: fix it, no retry helps
     ├── MemoryUnavailable       the server could not be reached within the deadline: try later, or degrade
+    ├── NotReplicated           the write IS stored on the master, and too few replicas are known to have it
     ├── InvalidInput            (also a ValueError) a scope, entry or option is refused: nothing was written
     ├── ScopeClosed             the scope was purged: a late writer cannot bring it back
     ├── NodeNotFound            (also a KeyError) the node to change is not there
@@ -32,6 +33,18 @@ class ConfigurationError(SymfonicRedisError):
 
 class MemoryUnavailable(SymfonicRedisError):  # noqa: N818 - the reference system's public name
     """The server could not be reached, or would not take the call, until the deadline."""
+
+
+class NotReplicated(SymfonicRedisError):  # noqa: N818 - names the condition
+    """The write is stored on the master, and fewer replicas than asked for are known to have it.
+
+    Attributes:
+        replicas: how many acknowledged it.
+    """
+
+    def __init__(self, message: str, replicas: int = 0) -> None:
+        super().__init__(message)
+        self.replicas = replicas
 
 
 class InvalidInput(SymfonicRedisError, ValueError):  # noqa: N818 - reads as what it is; it is a ValueError too

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from symfonic_redis.errors import ConfigurationError
 
@@ -34,6 +34,10 @@ class Options(TypedDict, total=False):
         max_row_bytes: the longest encoded row (1 MiB).
         feed: changes kept for each partition of each tenant, for `watch` and `relay`; None for no feed (None). All
             workers of a deployment must choose the same.
+        min_replicas: replicas that must have a write before it counts, else `NotReplicated` (0). It covers what
+            carries an operation id: every write of memory, not the books of a relay.
+        read_from: "replica" lets a replica answer reads of a scope's window and nodes, on a cluster or behind
+            sentinels; they may be behind by what the replica is ("master").
     """
 
     prefix: str
@@ -42,10 +46,17 @@ class Options(TypedDict, total=False):
     max_connections: int
     max_row_bytes: int
     feed: int | None
+    min_replicas: int
+    read_from: Literal["master", "replica"]
 
 
 _SECONDS = {"deadline": LONGEST, "attempt_timeout": LONGEST}
-_COUNTS: dict[str, float] = {"max_connections": 65_536, "max_row_bytes": 512 << 20, "feed": 100_000_000}
+_COUNTS: dict[str, float] = {
+    "max_connections": 65_536,
+    "max_row_bytes": 512 << 20,
+    "feed": 100_000_000,
+    "min_replicas": 100,
+}
 
 
 def check_options(options: Mapping[str, object]) -> None:
@@ -63,5 +74,8 @@ def check_options(options: Mapping[str, object]) -> None:
         if most and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most):
             raise ConfigurationError(f"{name} must be a positive number of seconds, at most {most:g}: correct it")
         most = None if value is None and name == "feed" else _COUNTS.get(name)
-        if most and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most):
-            raise ConfigurationError(f"{name} must be a whole number from 1 to {most:.0f}: correct it")
+        least = 0 if name == "min_replicas" else 1
+        if most and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
+            raise ConfigurationError(f"{name} must be a whole number from {least} to {most:.0f}: correct it")
+    if options.get("read_from", "master") not in ("master", "replica"):
+        raise ConfigurationError('read_from must be "master" or "replica": correct it')

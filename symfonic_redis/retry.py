@@ -37,9 +37,11 @@ LONGEST_PAUSE = 1.0
 # Codes are searched for, not matched at the start: a server of version 6.2 wraps the error of a script's command
 # into one of its own, and the driver strips the codes it has classes for.
 _CODES = re.compile(
-    r"\b(WRONGTYPE|OOM|MISCONF|NOPERM|READONLY|LOADING|CLUSTERDOWN|TRYAGAIN|MASTERDOWN|NOREPLICAS|BUSY)\b"
+    r"\b(WRONGTYPE|OOM|MISCONF|NOPERM|READONLY|LOADING|CLUSTERDOWN|TRYAGAIN|MASTERDOWN|NOREPLICAS|BUSY|UNBLOCKED)\b"
 )
-_TRANSIENT = frozenset({"READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY"})
+_TRANSIENT = frozenset(
+    {"READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY", "UNBLOCKED"}
+)
 _CLASSES: tuple[tuple[type[Exception], str], ...] = (
     (driver.AuthenticationError, "NOAUTH"),
     (driver.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
@@ -83,6 +85,10 @@ def translate(error: Exception, operation: str, endpoint: str) -> SymfonicRedisE
         )
     if "unknown command" in str(error).lower() and "hello" in str(error).lower():
         return ConfigurationError(f"the server at {endpoint} is older than 6.2: upgrade the server")
+    if isinstance(error, driver.MovedError):
+        return ConfigurationError(f"{endpoint} is a node of a cluster: connect with redis+cluster://")
+    if "cluster support disabled" in str(error):
+        return ConfigurationError(f"{endpoint} is no cluster: connect with redis://")
     code = code_of(error)
     if code == "OOM":
         return OutOfMemory(

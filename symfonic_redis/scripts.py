@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from symfonic_redis.errors import ConfigurationError
 
+STORED = (0, 1, 2)
+"""The states in which a write script reports that what was asked for is there: by this call, or by one before."""
+
 _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 _COMMAND = re.compile(r"redis\.p?call\('(\w+)'")
 
@@ -26,11 +29,13 @@ class Script(NamedTuple):
         name: the file's name without `.lua`.
         text: the whole text, includes resolved.
         sha: the SHA-1 of the text in hex, by which EVALSHA names it.
+        once: it takes an operation id: a write of memory.
     """
 
     name: str
     text: str
     sha: str
+    once: bool
 
 
 @cache
@@ -55,4 +60,6 @@ def script(name: str) -> Script:
     text = _INCLUDE.sub(lambda match: texts[match[1]].rstrip("\n"), texts[name])
     commands = ", ".join(f"'{command}'" for command in sorted(set(_COMMAND.findall(text))))
     text = text.replace("--@commands", f"local commands = {{{commands}}}")
-    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(
+        name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), "once" in _INCLUDE.findall(texts[name])
+    )

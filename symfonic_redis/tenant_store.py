@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from symfonic_redis.batches import BATCH, Call, chunks, run_many
+from symfonic_redis.batches import BATCH, chunks
+from symfonic_redis.evaluate import Call
 from symfonic_redis.keys import (
     PARTITIONS,
     ScopeKeys,
@@ -214,7 +215,7 @@ class TenantStore(Store):
         replies: list[Any] = []
         with Operation(name, self.deployment.attributes):
             for part in chunks(calls, BATCH):
-                replies += await run_many(self.deployment, name, script(name), part)
+                replies += await self.deployment.run_many(name, script(name), part)
         return replies
 
 

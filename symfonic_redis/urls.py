@@ -4,22 +4,81 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 
 from redis import asyncio as redis
 
 from symfonic_redis.errors import ConfigurationError
 
-SCHEMES = "redis://, rediss://, unix://, embedded://, embedded:///path, fake://"
+SCHEMES = (
+    "redis://, rediss://, unix://, redis+cluster://, rediss+cluster://, redis+sentinel://, rediss+sentinel://, "
+    "embedded://, embedded:///path, fake://"
+)
 
 MAX_PORT = 65_535
+
+_MANY = re.compile(
+    r"(?P<scheme>rediss?)\+(?P<kind>cluster|sentinel)://((?P<user>[^/?#]*)@)?(?P<hosts>[^/?#@]+)"
+    r"(/(?P<name>[^/?#]*)(/(?P<db>[0-9]*))?)?(\?(?P<query>[^#]*))?"
+)
+_HOST = re.compile(r"(?:\[(?P<ip>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>[0-9]{1,5}))?")
+_PORTS = {"cluster": 6379, "sentinel": 26379}
+_MALFORMED = {
+    "cluster": "the URL cannot be read: write it as redis+cluster://user:password@host:port,host:port",
+    "sentinel": "the URL cannot be read: write it as redis+sentinel://user:password@host:port,host:port/name/db",
+}
+
+_SENTINEL = ("sentinel_username", "sentinel_password")
 
 _fakes: dict[str, Any] = {}
 
 
+class Many(NamedTuple):
+    """A URL that names several servers.
+
+    Attributes:
+        kind: `cluster` or `sentinel`.
+        addresses: host and port of each.
+        url: the same URL with one of them, as the driver reads it: credentials, database and options.
+        name: of the service that the sentinels know; empty for a cluster.
+        sentinel: credentials for the sentinels themselves.
+    """
+
+    kind: str
+    addresses: list[tuple[str, int]]
+    url: str
+    name: str
+    sentinel: dict[str, str]
+
+
+def read_many(url: str) -> Many | None:
+    """What a URL of a cluster or of sentinels says; None when it is of another kind.
+
+    Raises:
+        ConfigurationError: it cannot be read; the message never quotes it, since it may hold a password.
+    """
+    kind = url.partition("://")[0].partition("+")[2]
+    if "://" not in url or kind not in _PORTS:
+        return None
+    found = _MANY.fullmatch(url)
+    hosts = [_HOST.fullmatch(host) for host in found["hosts"].split(",")] if found else []
+    if not found or not all(host and int(host["port"] or 1) in range(1, MAX_PORT + 1) for host in hosts):
+        raise ConfigurationError(_MALFORMED[kind])
+    name = unquote(found["name"] or "")
+    if (kind == "sentinel") != bool(name) or (kind == "cluster" and found["db"]):
+        raise ConfigurationError(_MALFORMED[kind])
+    addresses = [(host["ip"] or host["host"], int(host["port"] or _PORTS[kind])) for host in hosts if host]
+    options = parse_qsl(found["query"] or "", keep_blank_values=True)
+    credentials = {key.removeprefix("sentinel_"): value for key, value in options if key in _SENTINEL}
+    query = urlencode([(key, value) for key, value in options if key not in _SENTINEL])
+    user = f"{found['user']}@" if found["user"] else ""
+    single = f"{found['scheme']}://{user}localhost/{found['db'] or 0}?{query}"
+    return Many(kind, addresses, single, name, credentials)
+
+
 def read_url(url: str) -> tuple[str, str]:
-    """Return scheme and host or path of a URL, checked.
+    """Return scheme and host or path of a URL of one server, checked.
 
     Raises:
         ConfigurationError: it cannot be read; the message never quotes it, since it may hold a password.

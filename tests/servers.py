@@ -73,10 +73,9 @@ class Server:
 
     def start(self) -> None:
         log = Path(self.directory, "server.log")
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory, "--save", ""]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [self._binary, *options, *self._arguments],
+                self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -90,6 +89,10 @@ class Server:
                 return
             time.sleep(0.01)
         raise RuntimeError(f"the server did not start: {log.read_text('utf-8', 'replace')[-1000:]}")
+
+    def _command(self) -> list[str]:
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory, "--save", ""]
+        return [self._binary, *options, *self._arguments]
 
     def _answers(self) -> bool:
         try:
@@ -119,3 +122,24 @@ class Server:
                 self.kill()
         if self._own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Sentinel(Server):
+    """A sentinel that watches `master` under `name`; it needs `quorum` of them to agree."""
+
+    def __init__(self, binary: str, name: str, master: int, quorum: int) -> None:
+        directory = tempfile.mkdtemp(prefix="swm-test-")
+        self._lines = (
+            f"sentinel monitor {name} 127.0.0.1 {master} {quorum}",
+            f"sentinel down-after-milliseconds {name} 1000",
+            f"sentinel failover-timeout {name} 4000",
+        )
+        super().__init__(binary, directory=directory)
+        self._own_directory = True
+
+    def _command(self) -> list[str]:
+        file = Path(self.directory, "sentinel.conf")
+        if not file.exists():  # else it is what the sentinel has written
+            lines = (f"port {self.port}", "bind 127.0.0.1", f"dir {self.directory}", *self._lines)
+            file.write_text("\n".join((*lines, "")), "utf-8")
+        return [self._binary, str(file), "--sentinel"]

@@ -29,11 +29,16 @@ ORDER = (
     "scripts",
     "retry",
     "wire",
+    "routing",
+    "cluster",
+    "evaluate",
+    "sentinel",
     "config",
     "urls",
     "options",
     "_supervisor",
     "embedded",
+    "topologies",
     "connection",
     "health",
     "nodes",
@@ -125,12 +130,12 @@ def test_a_module_imports_only_downwards(name):
 
 
 def test_only_the_stores_run_scripts():
-    # Those of scopes, of tenants, and the relay's books; `batches` and `connection` send what they are given.
+    # Those of scopes, of tenants, and the relay's books; `evaluate` sends what it is given, `routing` reads it.
     assert [name for name in MODULES if "script" in calls_of(name)] == ["books", "store", "tenant_store"]
     for name in MODULES:
         nodes = ast.walk(ast.parse((PACKAGE / f"{name}.py").read_text("utf-8")))
         texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-        assert name in {"batches", "connection"} or not texts & {"EVAL", "EVALSHA"}, f"{name} sends a script by itself"
+        assert name in {"evaluate", "routing"} or not texts & {"EVAL", "EVALSHA"}, f"{name} sends a script by itself"
 
 
 @pytest.mark.parametrize(

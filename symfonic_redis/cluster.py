@@ -1,0 +1,235 @@
+"""A cluster behind the face of one server: each command goes to the node that has its key (ADR-006).
+
+The map of the slots is read from any node that answers. Redirections are followed at once; a slot that nobody serves,
+a node that is gone and keys that are on their way go up to `retry.persist`, which waits and tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from redis import exceptions as driver
+
+from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.routing import Address, SlotMap, read_slots, resolved, slot_of
+from symfonic_redis.wire import Command, Wire, succeeded
+
+HOPS = 5
+"""Redirections of one command that are followed in one attempt."""
+
+LOOK = 1.0
+"""Seconds that one node has to tell the map of the slots; then the next one is asked."""
+
+_UNSENT = object()
+"""Stands for the answer of a command that is yet to be sent."""
+
+Outcome = tuple[list[Any], int]
+"""Replies in order, errors among them, and how many replicas acknowledged."""
+
+_T = TypeVar("_T")
+
+
+class Cluster:
+    """The connections to the nodes of a cluster, for one event loop.
+
+    Args:
+        seeds: nodes to ask first.
+        wire_to: makes the connections to one node.
+        from_replicas: ask a replica of the master where there is one. Its connections must have sent READONLY.
+    """
+
+    def __init__(
+        self, seeds: Iterable[Address], wire_to: Callable[[Address], Wire], *, from_replicas: bool = False
+    ) -> None:
+        self._seeds = list(seeds)
+        self._wire_to = wire_to
+        self._from_replicas = from_replicas
+        self._nodes: dict[Address, Wire] = {}
+        self._map: SlotMap | None = None
+        self._looking: asyncio.Task[Exception | None] | None = None
+        self._closed = False
+
+    async def exchange(self, *command: str | bytes | int) -> Any:
+        """See `Line`."""
+        replies, _ = await self.exchange_each([command])
+        return succeeded(replies)[0]
+
+    async def exchange_everywhere(self, *command: str | bytes | int) -> list[Any]:
+        """See `Line`."""
+        masters = (await self._slots()).replicas
+        return await _all(self._node(address).exchange(*command) for address in masters)
+
+    async def exchange_each(self, commands: Sequence[Command], wait: Command | None = None) -> Outcome:
+        """See `Line`. Commands of one node go in one go, to all nodes at a time; those of one slot stay in order."""
+        await self._slots()
+        groups: dict[Address, list[int]] = {}
+        slots = [slot_of(command) for command in commands]
+        for number, slot in enumerate(slots):
+            groups.setdefault(self._place(slot), []).append(number)
+        replies: list[Any] = [None] * len(commands)
+        acknowledged = await _all(
+            self._group(address, numbers, commands, slots, replies, wait) for address, numbers in groups.items()
+        )
+        return replies, min(acknowledged, default=0)
+
+    async def close(self) -> None:
+        """See `Line`."""
+        self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        await asyncio.gather(*(wire.close() for wire in self._nodes.values()))
+
+    async def _group(  # noqa: PLR0917 - the parts of one exchange
+        self,
+        address: Address,
+        numbers: list[int],
+        commands: Sequence[Command],
+        slots: Sequence[int | None],
+        replies: list[Any],
+        wait: Command | None,
+    ) -> int:
+        """Exchange some of the commands with one node and fill in their replies; return how many acknowledged."""
+        answers, acknowledged = await self._send(address, [commands[number] for number in numbers], wait)
+        sent_on: dict[int, list[tuple[int, Any]]] = {}
+        for number, answer in zip(numbers, answers, strict=True):
+            replies[number] = answer
+            slot = slots[number]
+            if slot is None:
+                continue
+            if slot in sent_on:
+                # It came after one that is sent on: again, or it would have been answered before it.
+                sent_on[slot].append((number, _UNSENT))
+            elif isinstance(answer, driver.AskError):
+                sent_on[slot] = [(number, answer)]
+
+        async def follow(slot: int) -> list[int]:
+            counts = []
+            for number, answer in sent_on[slot]:
+                replies[number], count = await self._follow(commands[number], slot, address, answer, wait)
+                counts.append(count)
+            return counts
+
+        counts = [count for some in await _all(follow(slot) for slot in sent_on) for count in some]
+        # A node that sent everything on has written nothing that its replicas could acknowledge.
+        if len(counts) < len(numbers):
+            counts.append(acknowledged)
+        return min(counts)
+
+    async def _follow(
+        self, command: Command, slot: int, asked: Address, answer: Any, wait: Command | None
+    ) -> tuple[Any, int]:
+        """Send one command, unless it has an answer already, and follow where it is sent on to."""
+        count = 0
+        for _ in range(HOPS):
+            if isinstance(answer, driver.MovedError):
+                asked = resolved(answer.host, answer.port, asked[0])
+                self._moved(slot, asked)
+                (answer,), count = await self._send(asked, [command], wait)
+            elif isinstance(answer, driver.AskError):
+                asked = resolved(answer.host, answer.port, asked[0])
+                # Together, on one connection: it lets in just the command that follows.
+                (_, answer), count = await self._send(asked, [("ASKING",), command], wait)
+            elif answer is _UNSENT:
+                asked = self._place(slot)
+                (answer,), count = await self._send(asked, [command], wait)
+            else:
+                break
+        if isinstance(answer, driver.AskError):
+            answer = driver.TryAgainError("the slot moves too fast to be followed")
+        return answer, count
+
+    async def _send(self, address: Address, commands: Sequence[Command], wait: Command | None) -> Outcome:
+        try:
+            replies, acknowledged = await self._node(address).exchange_each(commands, wait)
+        except BaseException:
+            # Also when it took too long and the attempt was cut off.
+            self._look_soon()
+            raise
+        if any(isinstance(reply, driver.ClusterDownError | driver.ReadOnlyError) for reply in replies):
+            self._look_soon()
+        return replies, acknowledged
+
+    def _node(self, address: Address) -> Wire:
+        if self._closed:
+            raise ConfigurationError("this deployment is closed: call connect() again")
+        if address not in self._nodes:
+            self._nodes[address] = self._wire_to(address)
+        return self._nodes[address]
+
+    def _place(self, slot: int | None) -> Address:
+        """The node that serves a slot; any master without a slot."""
+        assert self._map is not None  # noqa: S101 - every call has read it
+        if slot is None:
+            return random.choice(list(self._map.replicas))  # noqa: S311 - spreads calls, guards nothing
+        owner = self._map.owners[slot]
+        if owner is None:
+            self._look_soon()
+            raise driver.ClusterDownError("nobody serves the slot")
+        replicas = self._map.replicas.get(owner) if self._from_replicas else None
+        return random.choice(replicas) if replicas else owner  # noqa: S311 - the same
+
+    def _moved(self, slot: int, address: Address) -> None:
+        if self._map is not None:
+            self._map.owners[slot] = address
+        self._look_soon()
+
+    async def _slots(self) -> SlotMap:
+        """The map; read now if there is none yet."""
+        if self._map is None:
+            looking = self._look_soon()
+            failure = await asyncio.shield(looking) if looking else None
+            if failure is not None:
+                raise failure
+        if self._map is None:
+            raise ConfigurationError("this deployment is closed: call connect() again")
+        return self._map
+
+    def _look_soon(self) -> asyncio.Task[Exception | None] | None:
+        """Read the map anew in the background: one reading at a time, whoever asks for it."""
+        if self._closed:
+            return None
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return self._looking
+
+    async def _look(self) -> Exception | None:
+        """Read the map from the first node that tells it; return why none did."""
+        known = [] if self._map is None else self._map.nodes()
+        random.shuffle(known)
+        failure: Exception = driver.ClusterDownError("no node knows who serves the slots")
+        for address in [*known, *self._seeds]:
+            try:
+                async with asyncio.timeout(LOOK):
+                    reply = await self._node(address).exchange("CLUSTER", "SLOTS")
+            except (driver.RedisError, OSError, ConfigurationError) as error:
+                failure = error
+                continue
+            if reply:
+                self._map = read_slots(reply, address[0])
+                await self._forget()
+                return None
+        return failure
+
+    async def _forget(self) -> None:
+        """Close the connections to nodes that are gone; those with a call under way the next time."""
+        assert self._map is not None  # noqa: S101 - just read
+        there = {*self._seeds, *self._map.nodes()}
+        gone = [self._nodes.pop(address) for address in set(self._nodes) - there if self._nodes[address].idle]
+        for wire in gone:
+            await wire.close()
+
+
+async def _all(calls: Iterable[Awaitable[_T]]) -> list[_T]:
+    """What calls return, made at a time; the first error when all have ended."""
+    waiting = list(calls)
+    if len(waiting) == 1:
+        return [await waiting[0]]
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
