@@ -103,6 +103,10 @@ class Server:
         except OSError:
             return False
 
+    def add_arguments(self, *arguments: str) -> None:
+        """Options for the next start."""
+        self._arguments += arguments
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 

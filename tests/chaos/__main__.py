@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from collections import Counter
 
+from chaos.cluster import Cluster
 from chaos.run import Outcome, Plan, run
 from chaos.topology import Failover, Topology
 
-TOPOLOGIES: dict[str, type[Topology]] = {"single": Topology, "failover": Failover}
+TOPOLOGIES: dict[str, type[Topology]] = {"single": Topology, "failover": Failover, "cluster": Cluster}
 SHOWN = 20
 """Violations printed."""
 
@@ -61,6 +63,8 @@ def main() -> int:
     option("--seed", type=int, default=1)
     option("--server", default="valkey", help="valkey, redis, redis-6.2 or redis-8.2")
     option("--keep", default="", help="an empty folder in which the workers' journals stay")
+    # As by Ctrl-C: the servers are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     given = vars(parser.parse_args())
     chosen = given.pop("topology")
     held = True

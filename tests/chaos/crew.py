@@ -40,7 +40,8 @@ class Member:
             self._process.stdin.flush()
 
     def signal(self, number: int) -> None:
-        os.kill(self._process.pid, number)
+        with suppress(ProcessLookupError):  # it left meanwhile
+            os.kill(self._process.pid, number)
         if number == signal.SIGKILL:
             self._process.wait(10)
 

@@ -24,6 +24,9 @@ PREFIX = "chaos"
 STALLED = 180.0
 """Seconds without one acknowledged turn after which a run is given up."""
 
+MOST_CRASHES = 10
+"""Workers that end by themselves before a run is given up."""
+
 ABREAST = 16
 """Conversations compared at a time."""
 
@@ -109,7 +112,7 @@ async def _write(plan: Plan, topology: Topology, outcome: Outcome, directory: st
     reached = 0
     blowing = asyncio.create_task(storm.blow())
     try:
-        while not crew.done and not outcome.stalled and not blowing.done():
+        while not (crew.done or outcome.stalled or blowing.done() or len(crew.crashes) > MOST_CRASHES):
             await asyncio.sleep(0.25)
             crew.listen()
             now, acknowledged = time.monotonic(), history.acknowledged

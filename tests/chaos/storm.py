@@ -46,7 +46,7 @@ class Storm:
         kill_at = loop.time() + self._kill_every * 0.5
         while True:
             await asyncio.sleep(min(self._pause(), max(0.0, kill_at - loop.time())))
-            master = self._chance.choice(topology.masters)
+            master = self._chance.choice(await topology.masters())
             # Whole, also when the run ends meanwhile: a server must not be left stopped, or half promoted.
             if loop.time() >= kill_at:
                 began = loop.time()

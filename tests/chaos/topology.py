@@ -15,8 +15,8 @@ from own_server import until
 from redis.asyncio import Redis
 from servers import BINARIES, Server
 
-DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
-"""With these nothing that was answered is lost by a SIGKILL of the server."""
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0")
+"""With these nothing that was answered is lost by a SIGKILL of the server. A replica is in sync at once."""
 
 LOADING = 300.0
 """Seconds that a server may take to load what it holds."""
@@ -59,7 +59,6 @@ class Topology:
         direct: of the checker.
         options: of `connect`.
         mishaps: what happens to a server besides its being killed, and how often in proportion.
-        masters: that may be killed.
         way: the proxy.
     """
 
@@ -70,6 +69,7 @@ class Topology:
         found = BINARIES[kind]()
         if found is None:
             raise SystemExit(f"the server {kind} is not installed")
+        self.kind = kind
         self._binary = found
         self.way = way
         self.servers: list[Server] = []
@@ -80,11 +80,11 @@ class Topology:
 
     @property
     def direct(self) -> str:
-        return self.masters[0].url
+        return self.servers[0].url
 
-    @property
-    def masters(self) -> list[Server]:
-        return self.servers
+    async def masters(self) -> list[Server]:
+        """The servers that take writes now."""
+        return self.servers[:1]
 
     async def start(self) -> None:
         server = await self.launch()
@@ -102,8 +102,8 @@ class Topology:
         await asyncio.to_thread(server.start)
 
     async def settle(self) -> None:
-        """At the end of a run: all servers die at once, so that what is compared is what is on disk."""
-        await asyncio.gather(*(self.kill_master(server) for server in self.masters))
+        """At the end of a run the server dies once more: what is compared is what is on disk."""
+        await self.kill_master(self.servers[0])
 
     async def fill(self, server: Server, seconds: float) -> None:
         """The server is out of memory for a while."""
@@ -127,7 +127,7 @@ class Topology:
     async def streams(self, prefix: str) -> set[str]:
         """The keys of all mirrors there are, so that one that nobody expects is seen."""
         found: set[str] = set()
-        for server in self.masters:
+        for server in await self.masters():
             async with Redis(port=server.port, decode_responses=True) as client:
                 async for key in client.scan_iter(f"{prefix}:*:graph:working", count=10_000):
                     found.add(key)
@@ -148,10 +148,6 @@ class Failover(Topology):
         replica = await self.launch("--replicaof", f"127.0.0.1 {self.servers[0].port}")
         await self._linked(replica)
 
-    @property
-    def masters(self) -> list[Server]:
-        return self.servers[:1]
-
     async def kill_master(self, server: Server) -> None:
         replica = self.servers[1]
         await asyncio.to_thread(server.kill)
@@ -162,10 +158,6 @@ class Failover(Topology):
         await asyncio.to_thread(server.start)
         await self.tell(server, "REPLICAOF", "127.0.0.1", replica.port)
         await self._linked(server)
-
-    async def settle(self) -> None:
-        """At the end the master dies for good: what is compared is what the replica has."""
-        await self.kill_master(self.servers[0])
 
     async def _linked(self, replica: Server) -> None:
         """Wait until it has all that its master has."""
