@@ -77,7 +77,7 @@ class StreamGraphStore:
         first, last = "-", "+"
         while True:
             page, more = await self._store.nodes(
-                keys, name, first=first, last=last, count=PAGE, newest_first=newest_first
+                keys, name, first=first, last=last, count=PAGE, newest_first=newest_first, replica=True
             )
             for at, fields, edits in page:
                 node = self._node(keys, name, at, fields, edits)
@@ -167,7 +167,7 @@ class StreamGraphStore:
     async def count(self, scope: ScopeLike, layer: MemoryLayer | str = MemoryLayer.WORKING) -> int:
         """How many nodes of a layer this scope has, without reading them. One round trip."""
         key = self._keys(scope).graph(layer_name(layer))
-        return int(await self._store.read("count", key, "XLEN", key))
+        return int(await self._store.read("count", key, "XLEN", key, replica=True))
 
     async def get_neighbors(self, scope: ScopeLike, node_id: str, relationship: str | None = None) -> list[MemoryNode]:  # noqa: ARG002 - the contract's signature
         """None: a stream keeps no edges. Part of the reference system's backend contract."""

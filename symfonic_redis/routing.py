@@ -63,7 +63,8 @@ def read_slots(reply: Sequence[Any], asked: str) -> SlotMap:
     for first, last, master, *others in reply:
         owner = _address(master, asked)
         owners[first : last + 1] = [owner] * (last + 1 - first)
-        replicas[owner] = [_address(other, asked) for other in others]
+        # Each range of a master names the same ones.
+        replicas.setdefault(owner, [_address(other, asked) for other in others])
     return SlotMap(owners, replicas)
 
 

@@ -130,7 +130,7 @@ class Store:
 
     async def window(self, keys: ScopeKeys, length: int) -> list[MemoryEntry]:
         """The newest `length` entries, oldest first, in one LRANGE. Damaged rows are skipped, counted, logged once."""
-        rows = await self.read("get_context", keys.turns, "LRANGE", keys.turns, 0, length - 1)
+        rows = await self.read("get_context", keys.turns, "LRANGE", keys.turns, 0, length - 1, replica=True)
         return self.entries(keys, rows)
 
     def entries(self, keys: ScopeKeys, rows: Sequence[bytes], first: int = 0) -> list[MemoryEntry]:
@@ -143,11 +143,12 @@ class Store:
                 self.damaged(keys.turns, first + index, error)
         return entries
 
-    async def read(self, operation: str, key: str, *command: str | bytes | int) -> Any:
-        """Send a command on one key that may be repeated without harm; return the raw reply."""
+    async def read(self, operation: str, key: str, *command: str | bytes | int, replica: bool = False) -> Any:
+        """Send a command on one key that only reads; return the raw reply. `replica`: one may answer, if chosen so."""
+        call = self.deployment.call_replica if replica else self.deployment.call
         with Operation(operation, self.deployment.attributes):
             try:
-                return await self.deployment.call(operation, *command)
+                return await call(operation, *command)
             except KeyConflict as error:
                 raise await self._name_conflict((key,), error) from error
 
@@ -187,16 +188,19 @@ class Store:
         count: int,
         newest_first: bool = False,
         operation: str = "query_nodes",
+        replica: bool = False,
     ) -> tuple[list[tuple[str, dict[bytes, bytes], dict[str, bytes]]], bool]:
         """A page of a layer's nodes: stream id, fields, and what was changed by name; and whether there may be more.
 
-        A page has at most `count` nodes and ends after about 1 MiB. See lua/nodes.lua.
+        A page has at most `count` nodes and ends after about 1 MiB. `replica`: one may answer. See lua/nodes.lua.
         """
         names = (keys.graph(layer), keys.edits(layer))
         args: list[str | bytes | int] = [first, last, count, int(newest_first)]
         with Operation(operation, self.deployment.attributes):
             try:
-                entries, edits, more = await self.deployment.run(operation, script("nodes"), names, args)
+                entries, edits, more = await self.deployment.run(
+                    operation, script("nodes"), names, args, replica=replica
+                )
             except KeyConflict as error:
                 raise await self._name_conflict(names, error) from error
         edits += [()] * (len(entries) - len(edits))

@@ -9,23 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from servers import BINARIES, Server
+from servers import BINARIES, Server, binary
+from topologies import MAKERS, Topology
 
 from symfonic_redis import Deployment, MemoryEntry, TenantScope, connect
 
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
-
-
-def binary(name: str) -> str:
-    """The binary of a backend; skips when it is missing, fails when it is required."""
-    found = BINARIES[name]()
-    if found is None:
-        if name in os.environ.get("REQUIRE_SERVERS", "").split():
-            pytest.fail(f"the server {name} is required here and is not installed")
-        pytest.skip(f"the server {name} is not installed")
-    return found
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +44,34 @@ def server(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> 
 def valkey(servers: Callable[[str], Server]) -> Server:
     """The backend that is always there."""
     return servers("valkey")
+
+
+@pytest.fixture(scope="session")
+def topologies() -> Iterator[Callable[[str], Topology]]:
+    """Start each topology once, when it is first asked for."""
+    running: dict[str, Topology] = {}
+
+    def topology(name: str) -> Topology:
+        if name not in running:
+            running[name] = MAKERS[name]()
+        return running[name]
+
+    yield topology
+    for one in running.values():
+        one.stop()
+
+
+@pytest.fixture(params=list(MAKERS))
+def topology(request: pytest.FixtureRequest, topologies: Callable[[str], Topology]) -> Topology:
+    """Each topology in turn."""
+    return topologies(request.param)
+
+
+@pytest.fixture
+async def anywhere(topology: Topology, prefix: str) -> AsyncIterator[Deployment]:
+    """A deployment on each topology in turn, with a feed."""
+    async with connect(topology.url, prefix=prefix, feed=1000) as deployment:
+        yield deployment
 
 
 @pytest.fixture

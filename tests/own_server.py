@@ -8,9 +8,8 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 
-from conftest import binary
 from redis.asyncio import Redis
-from servers import Server
+from servers import Server, binary
 
 PASSWORD = "open-sesame"
 

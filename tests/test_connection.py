@@ -237,7 +237,10 @@ async def test_health_says_what_the_server_is(redis, server):
 async def test_health_advises_on_eviction_and_on_replicas(prefix):
     policy = ("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb")
     fast = ("--repl-diskless-sync-delay", "0")
-    with own_server("--appendonly", "yes", *policy, *fast) as master, own_server(*fast) as replica:
+    with (
+        own_server("--appendonly", "yes", "--appendfsync", "always", *policy, *fast) as master,
+        own_server(*fast) as replica,
+    ):
         async with connect(master.url, prefix=prefix) as deployment, Redis.from_url(replica.url) as admin:
             await admin.replicaof("127.0.0.1", master.port)
 
@@ -252,6 +255,16 @@ async def test_health_advises_on_eviction_and_on_replicas(prefix):
                 state = await health(second)
             assert state.role == "slave"
             assert any("replica" in line for line in state.advice)
+
+
+@pytest.mark.parametrize(("fsync", "loses"), [("always", None), ("everysec", "the last second"), ("no", "not written")])
+async def test_health_says_what_a_failing_machine_would_lose(prefix, fsync, loses):
+    with own_server("--appendonly", "yes", "--appendfsync", fsync) as server:
+        async with connect(server.url, prefix=prefix) as deployment:
+            state = await health(deployment)
+    assert (state.aof, state.fsync) == ("on", fsync)
+    assert [line for line in state.advice if "appendfsync" in line and (loses or "") in line] == state.advice
+    assert bool(state.advice) == (loses is not None)
 
 
 async def test_health_of_a_server_that_is_down_is_unavailable():

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from servers import Server, binary
 from symfonic.memory.backends.in_memory import InMemoryGraphBackend
 from targets import ListTarget, SqliteTarget
 from test_cli import answer, fails, run
@@ -540,9 +541,6 @@ async def test_an_idle_look_costs_a_get_for_each_feed(one_fed, scope):
 
 
 async def test_the_relay_outlives_the_server(tmp_path, prefix, scope):
-    from conftest import binary  # noqa: PLC0415 - the server of this test alone
-    from servers import Server  # noqa: PLC0415 - the same
-
     server = Server(binary("valkey"), "--appendonly", "yes", "--appendfsync", "always")
     try:
         async with connect(server.url, prefix=prefix, feed=100, deadline=0.2) as redis:

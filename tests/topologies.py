@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import redis as sync_redis
-from conftest import binary
-from own_server import PASSWORD
-from servers import Sentinel, Server, free_port
+from servers import Sentinel, Server, binary, free_port
+
+PASSWORD = "open-sesame"
 
 # As fast as can be: a replica is in sync at once, and a node that is gone is missed within a second.
 FAST = ("--repl-diskless-sync-delay", "0")
@@ -37,7 +38,7 @@ class Topology:
         self.url = url
         self.servers = servers
         self.others = others or []
-        self._folder = folder
+        self.folder = folder
 
     def admin(self, server: Server) -> sync_redis.Redis:
         """A client of one server, over its plain port, as the default user."""
@@ -58,8 +59,8 @@ class Topology:
     def stop(self) -> None:
         for server in (*self.others, *self.servers):
             server.stop()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def until(happens: Callable[[], object], seconds: float = 30) -> None:
@@ -83,16 +84,23 @@ def acl() -> Topology:
     return Topology(f"redis://worker:{PASSWORD}@127.0.0.1:{server.port}", [server])
 
 
-def cluster(masters: int = 3, replicas: int = 1, *, options: tuple[str, ...] = (), kind: str = "valkey") -> Topology:
-    """So many masters, each with so many replicas."""
+def cluster(
+    masters: int = 3,
+    replicas: int = 1,
+    *,
+    kind: str = "valkey",
+    host: str = "127.0.0.1",
+    options: Callable[[], tuple[str, ...]] = tuple,
+) -> Topology:
+    """So many masters, each with so many replicas, which know each other by `host`; `options` of each server."""
     found, buses = binary(kind), [free_port() for _ in range(masters * (1 + replicas))]
-    servers = [Server(found, *CLUSTERED, "--cluster-port", str(bus), *options) for bus in buses]
+    servers = [Server(found, *CLUSTERED, "--cluster-port", str(bus), *options()) for bus in buses]
     clients = [sync_redis.Redis(port=server.port, decode_responses=True) for server in servers]
     for number, client in enumerate(clients[:masters]):
         first, last = SLOTS * number // masters, SLOTS * (number + 1) // masters - 1
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
     for server, bus in zip(servers[1:], buses[1:], strict=True):
-        clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, bus)
+        clients[0].execute_command("CLUSTER", "MEET", host, server.port, bus)
     ids = [client.execute_command("CLUSTER", "MYID") for client in clients[:masters]]
 
     until(lambda: all(_knows(client, len(servers)) for client in clients))
@@ -104,7 +112,8 @@ def cluster(masters: int = 3, replicas: int = 1, *, options: tuple[str, ...] = (
     until(lambda: all(len(part) == 3 + replicas for client in clients for part in raw(client, "CLUSTER", "SLOTS")))
     for client in clients:
         client.close()
-    seeds = ",".join(f"127.0.0.1:{server.port}" for server in servers[:2])
+    place = f"[{host}]" if ":" in host else host
+    seeds = ",".join(f"{place}:{server.port}" for server in servers[:2])
     return Topology(f"redis+cluster://{seeds}", servers)
 
 
@@ -143,7 +152,7 @@ def _is_watched(client: sync_redis.Redis, replicas: int) -> bool:
 
 def certificates() -> tuple[str, tuple[str, ...]]:
     """A folder with `ca.pem`, `server.pem` and `client.pem` (key and certificate), and a server's options for it."""
-    import trustme  # noqa: PLC0415 - of the dev extra
+    trustme = pytest.importorskip("trustme", reason="trustme is not installed")
 
     folder = tempfile.mkdtemp(prefix="swm-test-tls-")
     authority = trustme.CA()
@@ -151,16 +160,7 @@ def certificates() -> tuple[str, tuple[str, ...]]:
     authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(f"{folder}/server.pem")
     authority.issue_cert("worker").private_key_and_cert_chain_pem.write_to_path(f"{folder}/client.pem")
     pem = f"{folder}/server.pem"
-    return folder, (
-        *("--tls-cert-file", pem, "--tls-key-file", pem, "--tls-ca-cert-file", f"{folder}/ca.pem"),
-        "--tls-replication",
-        "no",
-    )
-
-
-def tls_binary() -> str:
-    """The binary of a server that was built with TLS."""
-    return binary("redis")
+    return folder, (*("--tls-cert-file", pem, "--tls-key-file", pem, "--tls-ca-cert-file", f"{folder}/ca.pem"),)
 
 
 def tls() -> Topology:
@@ -173,12 +173,27 @@ def mtls() -> Topology:
 
 
 def _tls(clients: str, more: str) -> Topology:
-    found = tls_binary()
+    found = binary("redis")  # the one that is built with TLS
     folder, options = certificates()
     port = free_port()
     server = Server(found, "--tls-port", str(port), "--tls-auth-clients", clients, *options)
     url = f"rediss://localhost:{port}/0?ssl_ca_certs={folder}/ca.pem&ssl_check_hostname=true{more.format(folder)}"
     return Topology(url, [server], folder=folder)
+
+
+def tls_cluster() -> Topology:
+    """Nodes that talk in TLS, to clients and to each other."""
+    found = certificates()
+    ports: list[int] = []
+
+    def options() -> tuple[str, ...]:
+        ports.append(free_port())
+        return ("--tls-port", str(ports[-1]), "--tls-cluster", "yes", "--tls-auth-clients", "no", *found[1])
+
+    made = cluster(3, 0, kind="redis", options=options)
+    made.url = f"rediss+cluster://localhost:{ports[0]}?ssl_ca_certs={found[0]}/ca.pem"
+    made.folder = found[0]
+    return made
 
 
 MAKERS: dict[str, Callable[[], Topology]] = {
