@@ -38,7 +38,7 @@ class Cluster(Topology):
         return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:3])
 
     async def start(self) -> None:
-        made = await asyncio.to_thread(topologies.cluster, options=DURABLE, kind=self.kind)
+        made = await asyncio.to_thread(topologies.cluster, options=lambda: DURABLE, kind=self.kind)
         self.servers = made.servers
         self._fronts: dict[int, Server] = {}
         for server in self.servers:
