@@ -7,7 +7,7 @@ import random
 from typing import Any, ClassVar
 
 import topologies
-from chaos.topology import DURABLE, LOADING, Topology
+from chaos.topology import DURABLE, LAG, LOADING, Topology
 from chaos.turns import scope_of
 from own_server import until
 from redis.crc import key_slot
@@ -49,6 +49,7 @@ class Cluster(Topology):
             # Every client is sent on to the fronts. Of replicas the proxy leaves the connections alone.
             await self.tell(server, "CONFIG", "SET", "cluster-announce-port", front)
         await until(self._announced)
+        self.way.ask("lag", LAG)
 
     async def masters(self) -> list[Server]:
         found: list[Server] = []

@@ -5,6 +5,7 @@ Commands come on the standard input, a line each, and are answered by a line:
     front NAME PORT     listen on a port of its own, which is the answer, and pass everything on to PORT
     target NAME PORT    pass new connections on to PORT from now on, and cut those there are
     share X             mistreat this share of the requests
+    lag X               let a replica's stream arrive so many seconds late; what is on its way dies with the master
     counts              how many there were and what was done to them, as JSON
 
 A client sends one request at a time and waits for its reply. So what arrives at once is taken for a request, or for a
@@ -17,7 +18,7 @@ import asyncio
 import json
 import random
 import sys
-from collections import Counter
+from collections import Counter, deque
 
 DELAY = 0.3
 """Seconds; the longest delay."""
@@ -25,7 +26,7 @@ DELAY = 0.3
 _HARM = {"lose": 10, "cut": 3, "drop": 4, "close": 2, "delay": 1}
 """In which proportion. Most of all: the server has done it, and nobody hears of it."""
 
-_CLEAN = (b"REPLCONF", b"PSYNC", b"\r\nSYNC\r\n")
+_REPLICATION = (b"REPLCONF", b"PSYNC", b"\r\nSYNC\r\n")
 
 
 class Faults:
@@ -33,6 +34,7 @@ class Faults:
 
     def __init__(self, seed: int) -> None:
         self.share = 0.0
+        self.lag = 0.0
         self.counts: Counter[str] = Counter()
         self._chance = random.Random(seed)
 
@@ -54,8 +56,8 @@ class Client(asyncio.Protocol):
     def __init__(self, front: Front) -> None:
         self.front = front
         self.harm: str | None = None
+        self.replica = False
         self._waiting: list[bytes] | None = []
-        self._clean = False
         self.transport: asyncio.Transport = None
         self.server: asyncio.Transport | None = None
 
@@ -79,8 +81,9 @@ class Client(asyncio.Protocol):
         if self._waiting is not None:
             self._waiting.append(data)
             return
-        self._clean = self._clean or any(word in data for word in _CLEAN)  # a replica: not ours to disturb
-        harm = None if self._clean else self.front.faults.draw()
+        self.replica = self.replica or any(word in data for word in _REPLICATION)
+        # It would only begin anew.
+        harm = None if self.replica else self.front.faults.draw()
         if harm == "drop":
             self.cut()
         elif harm == "delay":
@@ -110,9 +113,14 @@ class Answers(asyncio.Protocol):
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._late: deque[bytes] = deque()
 
     def data_received(self, data: bytes) -> None:
         client = self._client
+        if client.replica:
+            self._late.append(data)
+            asyncio.get_running_loop().call_later(client.front.faults.lag, self._arrive)
+            return
         harm, client.harm = client.harm, None
         if harm is None:
             client.transport.write(data)
@@ -123,7 +131,12 @@ class Answers(asyncio.Protocol):
             # What was written goes out first.
             client.transport.close()
 
+    def _arrive(self) -> None:
+        if self._late:
+            self._client.transport.write(self._late.popleft())
+
     def connection_lost(self, _) -> None:
+        self._late.clear()
         self._client.transport.close()
 
 
@@ -163,6 +176,8 @@ async def serve(seed: int) -> None:
                 fronts[name].lead_to(int(port))
             case ["share", share]:
                 faults.share = float(share)
+            case ["lag", lag]:
+                faults.lag = float(lag)
             case ["counts"]:
                 answer = json.dumps(faults.counts)
         print(answer, flush=True)  # noqa: T201 - the answer to whoever started the process

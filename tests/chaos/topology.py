@@ -21,6 +21,9 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sy
 LOADING = 300.0
 """Seconds that a server may take to load what it holds."""
 
+LAG = 0.02
+"""Seconds that a replica is behind. Without, a master that dies would hardly ever take along what its replica lacks."""
+
 
 class Way:
     """The proxy's process; see `chaos.proxy`."""
@@ -145,8 +148,9 @@ class Failover(Topology):
 
     async def start(self) -> None:
         await super().start()
-        replica = await self.launch("--replicaof", f"127.0.0.1 {self.servers[0].port}")
-        await self._linked(replica)
+        # By way of the proxy, which leads to whichever is the master.
+        await self._linked(await self.launch("--replicaof", f"127.0.0.1 {self._front}"))
+        self.way.ask("lag", LAG)
 
     async def kill_master(self, server: Server) -> None:
         replica = self.servers[1]
@@ -156,7 +160,7 @@ class Failover(Topology):
         await asyncio.to_thread(self.way.ask, "target", "master", replica.port)
         # The old one comes back as a replica, and takes over what the new one has.
         await asyncio.to_thread(server.start)
-        await self.tell(server, "REPLICAOF", "127.0.0.1", replica.port)
+        await self.tell(server, "REPLICAOF", "127.0.0.1", self._front)
         await self._linked(server)
 
     async def _linked(self, replica: Server) -> None:
