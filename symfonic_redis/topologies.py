@@ -156,6 +156,8 @@ def _reach_many(many: Many, limits: Limits) -> Reach:
     options: dict[str, Any] = {**_ours(limits), **parse_url(many.url)}
     del options["host"]
     if many.kind == "cluster":
+        if options.pop("db", 0):
+            raise ConfigurationError("a cluster has one database: leave it out of the URL, as redis+cluster://host")
         return _cluster(many.addresses, options, limits)
     secure = options.pop("connection_class", None) is not None
     tls = {name: value for name, value in options.items() if secure and name.startswith("ssl_")}

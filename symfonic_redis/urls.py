@@ -66,7 +66,10 @@ def read_many(url: str) -> Many | None:
     if not found or not all(host and int(host["port"] or 1) in range(1, MAX_PORT + 1) for host in hosts):
         raise ConfigurationError(_MALFORMED[kind])
     name = unquote(found["name"] or "")
-    if (kind == "sentinel") != bool(name) or (kind == "cluster" and found["db"]):
+    # A cluster has one database, which may be named.
+    if found["db"] if kind == "cluster" else not name:
+        raise ConfigurationError(_MALFORMED[kind])
+    if kind == "cluster" and name not in ("", "0"):
         raise ConfigurationError(_MALFORMED[kind])
     addresses = [(host["ip"] or host["host"], int(host["port"] or _PORTS[kind])) for host in hosts if host]
     options = parse_qsl(found["query"] or "", keep_blank_values=True)
