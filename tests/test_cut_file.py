@@ -7,7 +7,6 @@ must hold is that nothing is left half done, and that sending the turns again st
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from own_server import own_server
@@ -68,7 +67,9 @@ async def _stored(redis: Deployment, scope: TenantScope) -> list[int]:
     contents = [str(node.properties["content"]) for node in nodes]
     end = len(contents)
     assert [entry.content for entry in memory.window] == contents[max(0, end - WINDOW) :]
-    assert [entry.content for entry in memory.evicted] == contents[max(0, end - WINDOW - EVICTED) : max(0, end - WINDOW)]
+    assert [entry.content for entry in memory.evicted] == contents[
+        max(0, end - WINDOW - EVICTED) : max(0, end - WINDOW)
+    ]
     assert memory.evicted.older_gone == (end > WINDOW + EVICTED)
     keys = scope_keys(redis.prefix, scope)
     changes = await redis.call("feed", "XRANGE", keys.shared.feed, "-", "+")

@@ -33,6 +33,7 @@ def report(topology: str, plan: Plan, outcome: Outcome) -> str:
         ("events", ", ".join(f"{event} {count}" for event, count in sorted(events.items()))),
         ("reads compared", f"{history.reads:,}"),
         ("turns a second", f"{history.acknowledged / max(outcome.seconds, 0.001):,.0f} ({outcome.seconds:.0f} s)"),
+        ("masters down", f"{outcome.down:.0f} s"),
         ("losses", str(wrong.pop("lost", 0))),
         ("doubles", str(wrong.pop("double", 0))),
         ("disorder", str(wrong.pop("disorder", 0))),

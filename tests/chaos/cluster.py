@@ -7,13 +7,13 @@ import random
 from typing import Any, ClassVar
 
 import topologies
-from chaos.topology import DURABLE, LAG, LOADING, Topology
-from chaos.turns import scope_of
 from own_server import until
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 from servers import Server
 
+from chaos.topology import DURABLE, LAG, LOADING, Topology
+from chaos.turns import scope_of
 from symfonic_redis.keys import scope_keys
 
 BATCH = 20

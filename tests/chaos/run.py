@@ -55,7 +55,13 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """What came of a run.
+
+    Attributes:
+        seconds: from the first write to the last acknowledgement.
+        down: of these, how many passed between the kill of a master and its return, or its replica's.
+        checking: seconds of the comparison, with the last restart of the servers.
+    """
 
     history: History
     violations: list[Violation] = field(default_factory=list)
@@ -64,6 +70,7 @@ class Outcome:
     requests: dict[str, int] = field(default_factory=dict)
     stored: int = 0
     seconds: float = 0.0
+    down: float = 0.0
     checking: float = 0.0
     stalled: bool = False
 
@@ -128,7 +135,7 @@ async def _write(plan: Plan, topology: Topology, outcome: Outcome, directory: st
         blowing.cancel()
         with suppress(asyncio.CancelledError):
             await blowing
-        outcome.requests = topology.way.counts()
+        outcome.requests, outcome.down = topology.way.counts(), storm.down
         topology.way.ask("share", 0)
         crew.leave()
         async with asyncio.timeout(60):

@@ -27,7 +27,7 @@ class Storm:
 
     def __init__(self, topology: Topology, crew: Crew, *, seed: int, kill_every: float, every: float) -> None:
         self.events: Counter[str] = Counter()
-        self.down = 0.0
+        self.down = 0.0  # seconds, of all masters that were killed
         self._topology = topology
         self._crew = crew
         self._chance = random.Random(seed)
