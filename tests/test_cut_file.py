@@ -65,12 +65,10 @@ async def _stored(redis: Deployment, scope: TenantScope) -> list[int]:
     memory = await source.read(scope)
     nodes = [node async for node in StreamGraphStore(redis).nodes(scope, "working")]
     contents = [str(node.properties["content"]) for node in nodes]
-    end = len(contents)
-    assert [entry.content for entry in memory.window] == contents[max(0, end - WINDOW) :]
-    assert [entry.content for entry in memory.evicted] == contents[
-        max(0, end - WINDOW - EVICTED) : max(0, end - WINDOW)
-    ]
-    assert memory.evicted.older_gone == (end > WINDOW + EVICTED)
+    window = max(0, len(contents) - WINDOW)
+    assert [entry.content for entry in memory.window] == contents[window:]
+    assert [entry.content for entry in memory.evicted] == contents[max(0, window - EVICTED) : window]
+    assert memory.evicted.older_gone == (window > EVICTED)
     keys = scope_keys(redis.prefix, scope)
     changes = await redis.call("feed", "XRANGE", keys.shared.feed, "-", "+")
     fields = [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in changes]

@@ -10,9 +10,15 @@ from collections import Counter
 
 from chaos.cluster import Cluster
 from chaos.run import Outcome, Plan, run
+from chaos.sentinels import Sentinels
 from chaos.topology import Failover, Topology
 
-TOPOLOGIES: dict[str, type[Topology]] = {"single": Topology, "failover": Failover, "cluster": Cluster}
+TOPOLOGIES: dict[str, type[Topology]] = {
+    "single": Topology,
+    "failover": Failover,
+    "sentinel": Sentinels,
+    "cluster": Cluster,
+}
 SHOWN = 20
 """Violations printed."""
 

@@ -26,7 +26,8 @@ DELAY = 0.3
 _HARM = {"lose": 10, "cut": 3, "drop": 4, "close": 2, "delay": 1}
 """In which proportion. Most of all: the server has done it, and nobody hears of it."""
 
-_REPLICATION = (b"REPLCONF", b"PSYNC", b"\r\nSYNC\r\n")
+_REPLICATION = (b"REPLCONF", b"PSYNC", b"\r\nSYNC\r\n", b"\r\nsentinel-")
+"""What replicas say, and sentinels, of which each names its connections."""
 
 
 class Faults:

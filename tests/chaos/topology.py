@@ -93,8 +93,8 @@ class Topology:
         server = await self.launch()
         self._front = int(self.way.ask("front", "master", server.port))
 
-    async def launch(self, *arguments: str) -> Server:
-        server = await asyncio.to_thread(Server, self._binary, *DURABLE, *arguments)
+    async def launch(self, *arguments: str, port: int | None = None) -> Server:
+        server = await asyncio.to_thread(Server, self._binary, *DURABLE, *arguments, port=port)
         server.patience = LOADING
         self.servers.append(server)
         return server
@@ -149,7 +149,7 @@ class Failover(Topology):
     async def start(self) -> None:
         await super().start()
         # By way of the proxy, which leads to whichever is the master.
-        await self._linked(await self.launch("--replicaof", f"127.0.0.1 {self._front}"))
+        await self.linked(await self.launch("--replicaof", f"127.0.0.1 {self._front}"))
         self.way.ask("lag", LAG)
 
     async def kill_master(self, server: Server) -> None:
@@ -161,12 +161,12 @@ class Failover(Topology):
         # The old one comes back as a replica, and takes over what the new one has.
         await asyncio.to_thread(server.start)
         await self.tell(server, "REPLICAOF", "127.0.0.1", self._front)
-        await self._linked(server)
+        await self.linked(server)
 
-    async def _linked(self, replica: Server) -> None:
+    async def linked(self, replica: Server) -> None:
         """Wait until it has all that its master has."""
 
-        async def linked() -> bool:
+        async def up() -> bool:
             return (await self.tell(replica, "INFO", "replication"))["master_link_status"] == "up"
 
-        await until(linked, seconds=LOADING)
+        await until(up, seconds=LOADING)
