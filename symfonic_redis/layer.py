@@ -128,6 +128,7 @@ class WorkingLayer:
             MemoryUnavailable: the server was not reached within the deadline. The turn may have been stored: a retry
                 is safe under an `idempotency_key`.
             ServerRefused, KeyConflict: the server will not take it; nothing was written.
+            NotReplicated: the turn is stored, on fewer than `min_replicas` replicas; a foreign graph store lacks it.
 
         Cost: one round trip. The server works about three times as long as for a bare LPUSH and LTRIM script, four
         times with the mirror.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -147,6 +148,7 @@ def _reach_one(url: str, limits: Limits) -> Reach:
     if url.startswith("unix:"):
         del options["socket_keepalive"]
     del options["maint_notifications_config"]  # the driver's own choice: there is one address to follow
+    _check_files(parse_url(url))
     pool = redis.ConnectionPool.from_url(url, max_connections=limits.connections, **options)
     pool.connection_class(**pool.connection_kwargs)  # an option that is unknown shows itself only here
     return _reach_pool(pool, limits, owned=True)
@@ -155,6 +157,7 @@ def _reach_one(url: str, limits: Limits) -> Reach:
 def _reach_many(many: Many, limits: Limits) -> Reach:
     options: dict[str, Any] = {**_ours(limits), **parse_url(many.url)}
     del options["host"]
+    _check_files(options)
     if many.kind == "cluster":
         if options.pop("db", 0):
             raise ConfigurationError("a cluster has one database: leave it out of the URL, as redis+cluster://host")
@@ -212,6 +215,13 @@ def _ours(limits: Limits) -> dict[str, Any]:
         "socket_keepalive": True,
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),  # the map of the cluster decides
     }
+
+
+def _check_files(options: Mapping[str, Any]) -> None:
+    """Refuse files that are not there: when connecting, one looks like a server that is away."""
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        if name in options and not Path(str(options[name])).is_file():
+            raise ConfigurationError(f"the file that {name} in the URL names is not there: correct the path")
 
 
 def _no_replicas(limits: Limits) -> None:

@@ -52,10 +52,18 @@ def binary(name: str) -> str:
     return found
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free now, and that no other test of this run was given."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 class Server:
@@ -141,14 +149,15 @@ class Server:
 
 
 class Sentinel(Server):
-    """A sentinel that watches `master` under `name`; it needs `quorum` of them to agree."""
+    """A sentinel that watches `master` under `name`; it needs `quorum` of them to agree. `lines` go into its file."""
 
-    def __init__(self, binary: str, name: str, master: int, quorum: int) -> None:
+    def __init__(self, binary: str, name: str, master: int, quorum: int, *lines: str) -> None:
         directory = tempfile.mkdtemp(prefix="swm-test-")
         self._lines = (
             f"sentinel monitor {name} 127.0.0.1 {master} {quorum}",
             f"sentinel down-after-milliseconds {name} 1000",
             f"sentinel failover-timeout {name} 4000",
+            *lines,
         )
         super().__init__(binary, directory=directory)
         self._own_directory = True

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import pytest
 from own_server import until as eventually
 from redis.asyncio.sentinel import Sentinel
 from seen import texts
-from topologies import NAME, Topology, cluster, raw, sentinel, until
+from topologies import NAME, Topology, cluster, raw, sentinel, tls_sentinel, until
 
 from symfonic_redis import (
-    ConfigurationError,
     Deployment,
     MemoryEntry,
     NotReplicated,
@@ -160,15 +158,19 @@ async def test_there_may_be_no_master_yet(prefix, scope):
         made.stop()
 
 
-async def test_sentinels_that_are_gone_are_passed_over(prefix, scope):
+async def test_sentinels_that_are_gone_are_passed_over_and_not_forgotten(prefix, scope):
     made = sentinel(1)
     try:
-        for server in made.others[:2]:
-            server.kill()
-        async with connect(made.url, prefix=prefix) as deployment:
+        async with connect(made.url, prefix=prefix, deadline=30) as deployment:
             layer = WorkingLayer(deployment, 100)
-            # All at once: the driver's own list of sentinels would lose the one that answers.
+            first, second, third = made.others
+            first.kill()
+            second.kill()
+            made.close_idle()
+            # All at once: the driver's own list of sentinels would lose the first.
             await asyncio.gather(*(layer.push(scope, said(scope, number)) for number in range(100)))
+            first.start()
+            third.kill()
             made.close_idle()
             assert len(await layer.get_context(scope)) == 100
     finally:
@@ -185,8 +187,15 @@ async def test_sentinels_may_want_a_password_of_their_own(prefix, scope):
         async with connect(f"{made.url}/3?sentinel_username=asker&sentinel_password=open-sesame", prefix=prefix) as one:
             await WorkingLayer(one).push(scope, said(scope, 1))
             assert one.attributes["db.namespace"] == "3"
-        with pytest.raises(ConfigurationError, match="read_from"):
-            connect("redis://localhost", read_from="replica")
+    finally:
+        made.stop()
+
+
+async def test_sentinels_and_what_they_watch_in_tls(prefix, scope):
+    made = tls_sentinel()
+    try:
+        async with connect(made.url, prefix=prefix) as deployment:
+            assert (await WorkingLayer(deployment).push(scope, said(scope, 1))).window_length == 1
     finally:
         made.stop()
 

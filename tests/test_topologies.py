@@ -11,10 +11,12 @@ from targets import ListTarget
 from topologies import PASSWORD
 
 from symfonic_redis import (
+    ConfigurationError,
     MemoryEntry,
     MemoryLayer,
     MemoryNode,
     MemoryRecord,
+    MemoryUnavailable,
     RedisEvictedSource,
     RedisMemoryLifecycle,
     RedisMemoryWriter,
@@ -24,6 +26,7 @@ from symfonic_redis import (
     TenantScope,
     WorkingLayer,
     WriteRequest,
+    connect,
     export,
     health,
     import_,
@@ -226,3 +229,25 @@ async def test_health_says_what_it_is(request, anywhere, topology):
     assert state.fsync == ("unknown" if name == "acl" else "everysec")
     assert state.replicas == {"cluster": 3, "sentinel": 1}.get(name, 0)
     assert PASSWORD not in repr(state)
+
+
+@pytest.mark.parametrize("name", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
+@pytest.mark.parametrize("scheme", ["rediss://host", "rediss+cluster://host", "rediss+sentinel://host/name"])
+def test_a_file_that_is_not_there_is_named_at_once(scheme, name):
+    with pytest.raises(ConfigurationError, match=name):
+        connect(f"{scheme}?{name}=/nowhere/file.pem")
+
+
+@pytest.mark.parametrize("name", ["tls", "mtls"])
+async def test_a_certificate_of_another_name_is_not_trusted(topologies, name):
+    url = topologies(name).url.replace("//localhost", "//127.0.0.1")
+    with pytest.raises(ConfigurationError, match="certificate"):
+        async with connect(url, deadline=20):
+            pass
+
+
+async def test_a_client_without_a_certificate_is_let_in_nowhere(topologies, prefix):
+    url, _, _ = topologies("mtls").url.partition("&ssl_certfile")
+    with pytest.raises(MemoryUnavailable):
+        async with connect(url, prefix=prefix, deadline=0.5):
+            pass

@@ -150,14 +150,17 @@ def _is_watched(client: sync_redis.Redis, replicas: int) -> bool:
     return state["num-slaves"] == replicas and state["num-other-sentinels"] == 2
 
 
-def certificates() -> tuple[str, tuple[str, ...]]:
-    """A folder with `ca.pem`, `server.pem` and `client.pem` (key and certificate), and a server's options for it."""
+def certificates(*names: str) -> tuple[str, tuple[str, ...]]:
+    """A folder with `ca.pem`, `server.pem` and `client.pem` (key and certificate), and a server's options for it.
+
+    The server's certificate is of localhost, and of `names`.
+    """
     trustme = pytest.importorskip("trustme", reason="trustme is not installed")
 
     folder = tempfile.mkdtemp(prefix="swm-test-tls-")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(f"{folder}/ca.pem")
-    authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(f"{folder}/server.pem")
+    authority.issue_cert("localhost", *names).private_key_and_cert_chain_pem.write_to_path(f"{folder}/server.pem")
     authority.issue_cert("worker").private_key_and_cert_chain_pem.write_to_path(f"{folder}/client.pem")
     pem = f"{folder}/server.pem"
     return folder, (*("--tls-cert-file", pem, "--tls-key-file", pem, "--tls-ca-cert-file", f"{folder}/ca.pem"),)
@@ -183,7 +186,7 @@ def _tls(clients: str, more: str) -> Topology:
 
 def tls_cluster() -> Topology:
     """Nodes that talk in TLS, to clients and to each other."""
-    found = certificates()
+    found = certificates("127.0.0.1")
     ports: list[int] = []
 
     def options() -> tuple[str, ...]:
@@ -194,6 +197,21 @@ def tls_cluster() -> Topology:
     made.url = f"rediss+cluster://localhost:{ports[0]}?ssl_ca_certs={found[0]}/ca.pem"
     made.folder = found[0]
     return made
+
+
+def tls_sentinel() -> Topology:
+    """A master and a sentinel, both in TLS, each with a password of its own."""
+    found = binary("redis")
+    folder, options = certificates("127.0.0.1")
+    secure = (*options, "--tls-auth-clients", "no", "--tls-replication", "yes")
+    ports = free_port(), free_port()
+    master = Server(found, *FAST, "--tls-port", str(ports[0]), *secure, "--requirepass", PASSWORD)
+    lines = [f"{name[2:]} {value}" for name, value in zip(secure[::2], secure[1::2], strict=True)]
+    lines += [f"tls-port {ports[1]}", "requirepass of-the-sentinel", f"sentinel auth-pass {NAME} {PASSWORD}"]
+    asked = Sentinel(found, NAME, ports[0], 1, *lines)
+    query = f"ssl_ca_certs={folder}/ca.pem&sentinel_password=of-the-sentinel"
+    url = f"rediss+sentinel://:{PASSWORD}@localhost:{ports[1]}/{NAME}/0?{query}"
+    return Topology(url, [master], [asked], folder=folder)
 
 
 MAKERS: dict[str, Callable[[], Topology]] = {
