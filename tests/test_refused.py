@@ -209,7 +209,8 @@ def test_what_a_server_says_is_understood(message):
 
 
 @pytest.mark.parametrize(
-    "code", ["READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY", "CONNECTION"]
+    "code",
+    ["READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY", "UNBLOCKED", "CONNECTION"],
 )
 def test_a_server_that_changes_its_state_is_asked_again(code):
     error: Exception = driver.ResponseError(f"{code} something")
@@ -219,6 +220,16 @@ def test_a_server_that_changes_its_state_is_asked_again(code):
     assert is_transient(error)
     wrapped = driver.ResponseError(f"Error running script (call to f_0a): @user_script:1: -{code} something")
     assert code == "CONNECTION" or is_transient(wrapped)
+
+
+@ALL_KINDS
+async def test_a_master_that_became_a_replica_will_not_wait_and_is_asked_again(kind):
+    with own_server("--replicaof", "127.0.0.1 1", kind=kind) as replica:
+        async with Redis(port=replica.port) as admin:
+            with pytest.raises(driver.ResponseError) as refused:
+                await admin.execute_command("WAIT", 1, 10)
+    assert code_of(refused.value) == "READONLY"
+    assert is_transient(refused.value)
 
 
 def test_content_that_looks_like_a_code_is_never_asked():
