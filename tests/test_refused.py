@@ -224,7 +224,7 @@ def test_a_server_that_changes_its_state_is_asked_again(code):
 
 @ALL_KINDS
 async def test_a_master_that_became_a_replica_will_not_wait_and_is_asked_again(kind):
-    with own_server("--replicaof", "127.0.0.1 1", kind=kind) as replica:
+    with own_server("--replicaof", "127.0.0.1", "1", kind=kind) as replica:
         async with Redis(port=replica.port) as admin:
             with pytest.raises(driver.ResponseError) as refused:
                 await admin.execute_command("WAIT", 1, 10)

@@ -31,7 +31,7 @@ class Sentinels(Failover):
         self._fronts |= dict(zip(ports, fronts, strict=True))
         for port, front in self._fronts.items():
             known = ("--replica-announce-ip", "127.0.0.1", "--replica-announce-port", str(front))
-            following = ("--replicaof", f"127.0.0.1 {fronts[0]}") if self.servers else ()
+            following = ("--replicaof", "127.0.0.1", str(fronts[0])) if self.servers else ()
             await self.launch(*known, *following, port=port)
         await self.linked(self.servers[1])
         self._sentinels = [await asyncio.to_thread(Sentinel, self._binary, NAME, fronts[0], 2) for _ in range(3)]
@@ -47,7 +47,7 @@ class Sentinels(Failover):
 
         await until(promoted, seconds=LOADING)
         # The sentinels would take ten seconds to tell it.
-        server.add_arguments("--replicaof", f"127.0.0.1 {self._fronts[replica.port]}")
+        server.add_arguments("--replicaof", "127.0.0.1", str(self._fronts[replica.port]))
         await asyncio.to_thread(server.start)
         await self._agreed()
 

@@ -149,7 +149,7 @@ class Failover(Topology):
     async def start(self) -> None:
         await super().start()
         # By way of the proxy, which leads to whichever is the master.
-        await self.linked(await self.launch("--replicaof", f"127.0.0.1 {self._front}"))
+        await self.linked(await self.launch("--replicaof", "127.0.0.1", str(self._front)))
         self.way.ask("lag", LAG)
 
     async def kill_master(self, server: Server) -> None:
