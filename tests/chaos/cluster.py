@@ -12,7 +12,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 from servers import Server
 
-from chaos.topology import DURABLE, LAG, LOADING, Topology
+from chaos.topology import LAG, LOADING, Topology
 from chaos.turns import scope_of
 from symfonic_redis.keys import scope_keys
 
@@ -38,7 +38,7 @@ class Cluster(Topology):
         return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:3])
 
     async def start(self) -> None:
-        made = await asyncio.to_thread(topologies.cluster, options=lambda: DURABLE, kind=self.kind)
+        made = await asyncio.to_thread(topologies.cluster, options=lambda: self.durable, kind=self.kind)
         self.servers = made.servers
         self._fronts: dict[int, Server] = {}
         for server in self.servers:

@@ -61,11 +61,13 @@ class Topology:
         url: of the workers, through the proxy.
         direct: of the checker.
         options: of `connect`.
+        durable: options of the servers.
         mishaps: what happens to a server besides its being killed, and how often in proportion.
         way: the proxy.
     """
 
     options: ClassVar[dict[str, Any]] = {}
+    durable: ClassVar[tuple[str, ...]] = DURABLE
     mishaps: ClassVar[dict[str, int]] = {"script flush": 3, "memory full": 2, "server stopped": 2}
 
     def __init__(self, kind: str, way: Way) -> None:
@@ -94,7 +96,7 @@ class Topology:
         self._front = int(self.way.ask("front", "master", server.port))
 
     async def launch(self, *arguments: str, port: int | None = None) -> Server:
-        server = await asyncio.to_thread(Server, self._binary, *DURABLE, *arguments, port=port)
+        server = await asyncio.to_thread(Server, self._binary, *self.durable, *arguments, port=port)
         server.patience = LOADING
         self.servers.append(server)
         return server
