@@ -8,7 +8,7 @@ import pytest
 from chaos.run import Plan, run
 from chaos.topology import Topology
 
-PLAN = Plan(pushes=600, workers=2, conversations=20, share=0.1, kill_every=3600, every=0.5, seed=1, server="valkey")
+PLAN = Plan(pushes=600, workers=2, conversations=20, share=0.1, kill_every=3600, every=4, seed=1, server="valkey")
 
 
 class Forgetful(Topology):
