@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+CHAOS_ARGS ?=
 # dev,compat also brings the servers of other versions.
 EXTRAS ?= dev
 comma := ,
@@ -14,20 +15,30 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 
 # Both installs write to one environment.
 .NOTPARALLEL:
-.PHONY: help demo test lint types check format build clean
+.PHONY: help demo test chaos chaos-long lint types check format build clean
 
 help: ## print this list (the default)
-	@echo "make demo | test | lint | types | check | format | build | clean"
+	@echo "make demo | test | chaos | lint | types | check | format | build | clean"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1 | \2/p' Makefile | while IFS='|' read -r name text; do printf '  %-8s%s\n' $$name "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 | \2/p' Makefile | while IFS='|' read -r name text; do printf '  %-12s%s\n' $$name "$$text"; done
 	@echo
-	@echo "  PYTHON=python3.12 picks the interpreter (make clean first), PYTEST_ARGS='-k window -x' goes to pytest."
+	@echo "  PYTHON=python3.12 picks the interpreter (make clean first), PYTEST_ARGS='-k window -x' goes to pytest,"
+	@echo "  CHAOS_ARGS='--seed 2 --server redis' to the chaos runs; docs/reliability.md explains them."
 
 demo: $(VENV)/.demo ## the story: workers share a conversation, one is killed, nothing is lost
 	@$(BIN)/symfonic-redis demo
 
 test: $(DEV) ## the whole suite, on the embedded server (and on redis-server, when on PATH)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Its modules are in tests/, beside those of the servers that it starts.
+CHAOS := cd tests && ../$(BIN)/python -m chaos
+
+chaos: $(DEV) ## real servers under faults, each topology for a short while: nothing lost, doubled, out of order, leaked
+	$(CHAOS) --topology all --pushes 10000 --kill-every 4 --every 1 $(CHAOS_ARGS)
+
+chaos-long: $(DEV) ## the same with a million turns on one server
+	$(CHAOS) --pushes 1000000 --workers 8 --conversations 2000 --kill-every 20 $(CHAOS_ARGS)
 
 lint: $(DEV) ## ruff: every rule, and the format
 	$(BIN)/ruff check .

@@ -59,6 +59,8 @@ _PHRASES = (
     ("can't run this command", "NOPERM"),
     ("can't access at least one of the keys", "NOPERM"),
     ("ACL failure in script", "NOPERM"),
+    # A master that became a replica between a write and the WAIT behind it.
+    ("WAIT cannot be used with replica instances", "READONLY"),
 )
 
 

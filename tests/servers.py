@@ -67,7 +67,10 @@ def free_port() -> int:
 
 
 class Server:
-    """A server process. `arguments` are its own options, such as `--appendonly yes`."""
+    """A server process. `arguments` are its own options, such as `--appendonly yes`.
+
+    `patience`: seconds to wait until it has loaded its data.
+    """
 
     def __init__(self, binary: str, *arguments: str, port: int | None = None, directory: str | None = None) -> None:
         self._binary = binary
@@ -75,6 +78,7 @@ class Server:
         self._own_directory = directory is None
         self.directory = directory or tempfile.mkdtemp(prefix="swm-test-")
         self.port = port or free_port()
+        self.patience = 30.0
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -97,7 +101,7 @@ class Server:
                 stderr=output,
                 start_new_session=True,
             )
-        until = time.monotonic() + 30
+        until = time.monotonic() + self.patience
         while time.monotonic() < until:
             if self._process.poll() is not None:
                 break
@@ -118,6 +122,10 @@ class Server:
                 return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
+
+    def add_arguments(self, *arguments: str) -> None:
+        """Options for the next start."""
+        self._arguments += arguments
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)

@@ -41,7 +41,7 @@ def test_each_command_line_runs(command):
 def test_each_make_target_exists():
     makefile = ROOT.joinpath("Makefile").read_text("utf-8")
     targets = re.findall(r"^make (\w+)", README, re.MULTILINE)
-    assert targets == ["demo", "test"]
+    assert targets == ["demo", "test", "chaos"]
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 

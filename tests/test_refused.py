@@ -222,6 +222,16 @@ def test_a_server_that_changes_its_state_is_asked_again(code):
     assert code == "CONNECTION" or is_transient(wrapped)
 
 
+@ALL_KINDS
+async def test_a_master_that_became_a_replica_will_not_wait_and_is_asked_again(kind):
+    with own_server("--replicaof", "127.0.0.1", "1", kind=kind) as replica:
+        async with Redis(port=replica.port) as admin:
+            with pytest.raises(driver.ResponseError) as refused:
+                await admin.execute_command("WAIT", 1, 10)
+    assert code_of(refused.value) == "READONLY"
+    assert is_transient(refused.value)
+
+
 def test_content_that_looks_like_a_code_is_never_asked():
     # An error of our own making never reaches the classifier, so a turn that says OOM is just a turn.
     assert code_of(MemoryUnavailable("OOM")) == ""
