@@ -319,10 +319,11 @@ EVERY = {
 }
 
 
-class Stubborn:
-    """Every collaborator at once, which goes on when it is cancelled, until it is released."""
+class Waits:
+    """Every collaborator at once. It waits; a stubborn one goes on when it is cancelled, until it is released."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stubborn: bool = False) -> None:
+        self.stubborn = stubborn
         self.started, self.cancelled, self.release = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def write(self, request):
@@ -332,21 +333,40 @@ class Stubborn:
                 await self.release.wait()
             except asyncio.CancelledError:
                 self.cancelled.set()
+                if not self.stubborn:
+                    raise
 
     extract = flush = write
 
 
-CALLED = [*EVERY.items(), ("consolidation's write", (consolidation_handler, "writer"))]
-every_call = pytest.mark.parametrize(
-    ("handler", "collaborator"), [one for _, one in CALLED], ids=[n for n, _ in CALLED]
-)
+CALLED = {**EVERY, "consolidation's write": (consolidation_handler, "writer")}
+every_call = pytest.mark.parametrize(("handler", "collaborator"), list(CALLED.values()), ids=list(CALLED))
 
 
 @every_call
-async def test_cancellation_passes_through(scope, handler, collaborator):
-    double = Stubborn()
+async def test_cancellation_reaches_the_collaborator_and_passes_through(scope, handler, collaborator):
+    double = Waits()
     memory = capability(**{"extractor": Extractor(found(fact(scope))), collaborator: double})
     task = asyncio.create_task(handler(memory)(context(scope, fact(scope))))
+    await double.started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert double.cancelled.is_set()
+
+
+@every_call
+async def test_a_cancellation_that_a_collaborator_raises_passes_through(scope, handler, collaborator):
+    stopped = asyncio.CancelledError()
+    double = {"writer": Writer, "extractor": Extractor, "lifecycle": Lifecycle}[collaborator](stopped)
+    memory = capability(**{"extractor": Extractor(found(fact(scope))), collaborator: double})
+    with pytest.raises(asyncio.CancelledError):
+        await handler(memory)(context(scope, fact(scope)))
+
+
+async def test_a_cancelled_turn_does_not_wait_for_an_extractor_that_goes_on(scope):
+    double = Waits(stubborn=True)
+    task = asyncio.create_task(consolidation_handler(capability(extractor=double))(context(scope)))
     await double.started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -356,18 +376,8 @@ async def test_cancellation_passes_through(scope, handler, collaborator):
     await asyncio.sleep(0)
 
 
-@every_call
-async def test_a_collaborator_that_cancels_itself_has_failed_and_cancels_nothing(scope, handler, collaborator):
-    stopped = asyncio.CancelledError()
-    double = {"writer": Writer, "extractor": Extractor, "lifecycle": Lifecycle}[collaborator](stopped)
-    memory = capability(**{"extractor": Extractor(found(fact(scope))), collaborator: double})
-    result = await handler(memory)(context(scope, fact(scope)))
-    assert not result.changed
-    assert "not reached" in result.reason or result.reason.endswith("degraded: SelfCancelledError")
-
-
 async def test_an_extractor_that_swallows_its_cancellation_does_not_outlast_its_time(scope):
-    double = Stubborn()
+    double = Waits(stubborn=True)
     result = await consolidation_handler(capability(extractor=double), timeout=0.01)(context(scope))
     assert result.reason == "extraction degraded: TimeoutError"
     assert double.cancelled.is_set()

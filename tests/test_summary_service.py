@@ -205,9 +205,9 @@ async def test_cancellation_passes_through_a_source_that_has_it_from_its_caller(
     assert source.cancelled
 
 
-async def test_a_source_that_cancels_itself_is_a_source_that_failed():
-    result = await summary(Source(asyncio.CancelledError()))
-    assert result.reason == "the evicted turns could not be read (SelfCancelledError)"
+async def test_a_cancellation_that_the_source_raises_passes_through():
+    with pytest.raises(asyncio.CancelledError):
+        await summary(Source(asyncio.CancelledError()))
 
 
 @pytest.mark.parametrize("request_", [None, 5, "x", SimpleNamespace(), SimpleNamespace(scope=None)])
@@ -315,7 +315,7 @@ async def test_a_provider_that_fails_is_replaced():
 
 async def test_a_model_that_cancels_itself_is_a_model_that_failed():
     result = await by_model(asyncio.CancelledError())
-    assert (result.text, result.reason) == (EXTRACT, "the model failed (SelfCancelledError); this is extractive")
+    assert (result.text, result.reason) == (EXTRACT, "the model answered no text; this is extractive")
 
 
 async def test_a_provider_that_hangs_stops_no_turn_and_its_threads_do_not_pile_up():
