@@ -5,8 +5,8 @@ model has answered; of a request `scope` and `prompt` are read, of a turn `text`
 
 The turn's own scope wins over the capability's. A record's scope is never rewritten to match: a producer that names
 another tenant is refused, not laundered. What a reason says of a failure is its type's name, for a message may quote
-content. Cancellation passes through every handler: a cancelled turn stays cancelled. A collaborator that is cancelled
-from elsewhere, or raises `CancelledError` by itself, has failed and cancels nothing.
+content. Cancellation passes through every handler, also one that a collaborator raises: a cancelled turn stays
+cancelled.
 
 A turn that may be delivered again names itself by `request.idempotency_key`, a text; empty or None for none. What it
 writes is then staged once under that name, from whichever worker, and what it teaches once under that name followed by

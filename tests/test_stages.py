@@ -17,7 +17,11 @@ from symfonic_redis import (
     MemoryRecord,
     MemoryUnavailable,
     OutOfMemory,
+    RedisMemoryLifecycle,
+    RedisMemoryWriter,
+    StreamGraphStore,
     TenantScope,
+    WorkingLayer,
     WriteReceipt,
     consolidation_handler,
     lifecycle_handler,
@@ -260,7 +264,7 @@ async def test_an_extractor_that_hangs_is_given_up(scope):
 
     result = await consolidation_handler(capability(extractor=Hangs()), timeout=0.01)(context(scope))
     assert result.reason == "extraction degraded: TimeoutError"
-    for wrong in (0, -1.0):
+    for wrong in (0, -1.0, "5", True, [5], float("nan"), float("inf")):
         with pytest.raises(ConfigurationError, match="timeout"):
             consolidation_handler(capability(), timeout=wrong)
 
@@ -315,19 +319,228 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("stage", list(EVERY))
-async def test_cancellation_passes_through(scope, stage):
-    handler, collaborator = EVERY[stage]
+class Waits:
+    """Every collaborator at once. It waits; a stubborn one goes on when it is cancelled, until it is released."""
+
+    def __init__(self, *, stubborn: bool = False) -> None:
+        self.stubborn = stubborn
+        self.started, self.cancelled, self.release = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def write(self, request):
+        self.started.set()
+        while not self.release.is_set():
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                if not self.stubborn:
+                    raise
+
+    extract = flush = write
+
+
+CALLED = {**EVERY, "consolidation's write": (consolidation_handler, "writer")}
+every_call = pytest.mark.parametrize(("handler", "collaborator"), list(CALLED.values()), ids=list(CALLED))
+
+
+@every_call
+async def test_cancellation_reaches_the_collaborator_and_passes_through(scope, handler, collaborator):
+    double = Waits()
+    memory = capability(**{"extractor": Extractor(found(fact(scope))), collaborator: double})
+    task = asyncio.create_task(handler(memory)(context(scope, fact(scope))))
+    await double.started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert double.cancelled.is_set()
+
+
+@every_call
+async def test_a_cancellation_that_a_collaborator_raises_passes_through(scope, handler, collaborator):
     stopped = asyncio.CancelledError()
     double = {"writer": Writer, "extractor": Extractor, "lifecycle": Lifecycle}[collaborator](stopped)
+    memory = capability(**{"extractor": Extractor(found(fact(scope))), collaborator: double})
     with pytest.raises(asyncio.CancelledError):
-        await handler(capability(**{collaborator: double}))(context(scope, fact(scope)))
+        await handler(memory)(context(scope, fact(scope)))
 
 
-async def test_cancellation_while_what_was_found_is_staged_passes_through_too(scope):
-    memory = capability(extractor=Extractor(found(fact(scope))), writer=Writer(asyncio.CancelledError()))
+async def test_a_cancelled_turn_does_not_wait_for_an_extractor_that_goes_on(scope):
+    double = Waits(stubborn=True)
+    task = asyncio.create_task(consolidation_handler(capability(extractor=double))(context(scope)))
+    await double.started.wait()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await consolidation_handler(memory)(context(scope))
+        await task
+    assert double.cancelled.is_set()
+    double.release.set()
+    await asyncio.sleep(0)
+
+
+async def test_an_extractor_that_swallows_its_cancellation_does_not_outlast_its_time(scope):
+    double = Waits(stubborn=True)
+    result = await consolidation_handler(capability(extractor=double), timeout=0.01)(context(scope))
+    assert result.reason == "extraction degraded: TimeoutError"
+    assert double.cancelled.is_set()
+    double.release.set()
+    await asyncio.sleep(0)
+
+
+async def test_records_that_cancel_themselves_are_refused(scope):
+    elsewhere = asyncio.get_running_loop().create_future()
+    elsewhere.cancel()
+
+    def lazily(context):
+        yield elsewhere.result()
+
+    for records_from in (lambda context: elsewhere.result(), lazily):
+        with pytest.raises(InvalidInput, match="CancelledError"):
+            await write_handler(capability(records_from=records_from))(context(scope))
+
+
+# --- a turn that is delivered again ---
+
+
+async def test_a_turn_that_names_itself_is_written_and_consolidated_once(one_redis, scope):
+    layer = WorkingLayer(one_redis)
+    writer = RedisMemoryWriter(layer)
+    memory = capability(writer=writer, lifecycle=RedisMemoryLifecycle(layer), extractor=Extractor(found(fact(scope))))
+    said = []
+    for _ in range(2):
+        turn = context(scope, MemoryRecord.turn(scope, speaker="user", turn_id="t", content="question"))
+        turn.request.idempotency_key = "job-42"
+        said += [await stage(memory)(turn) for stage in (write_handler, consolidation_handler, lifecycle_handler)]
+    assert [result.changed for result in said] == [True, True, True, False, False, False]
+    assert said[3].reason == said[4].reason == "records were staged under this idempotency key before"
+    assert [entry.content for entry in await layer.get_context(scope)] == ["question"]
+    assert len(await StreamGraphStore(one_redis).query_nodes(scope, "semantic")) == 1
+
+
+@pytest.mark.parametrize(("key", "written", "taught"), [("", "", ""), (None, "", ""), ("j", "j", "j#consolidation")])
+async def test_the_name_of_a_turn_is_passed_on(scope, key, written, taught):
+    memory = capability(extractor=Extractor(found(fact(scope))))
+    turn = context(scope, fact(scope))
+    turn.request.idempotency_key = key
+    for stage in (write_handler, consolidation_handler):
+        assert (await stage(memory)(turn)).changed
+    assert [request.idempotency_key for request in memory.writer.requests] == [written, taught]
+
+
+@pytest.mark.parametrize("key", [5, b"job", ["job"]])
+async def test_a_name_that_is_no_text_is_refused_and_not_overlooked(scope, key):
+    memory = capability(extractor=Extractor(found(fact(scope))))
+    turn = context(scope, fact(scope))
+    turn.request.idempotency_key = key
+    with pytest.raises(InvalidInput, match="idempotency_key"):
+        await write_handler(memory)(turn)
+    assert (await consolidation_handler(memory)(turn)).reason == "records refused: InvalidInput"
+    assert memory.writer.requests == []
+
+
+# --- wrong types ---
+
+
+async def made_async(context):
+    return []
+
+
+async def made_by_and_by(context):
+    yield context
+
+
+class AsyncCall:
+    async def __call__(self, context):
+        return []
+
+
+@pytest.mark.parametrize("records_from", [made_async, made_by_and_by, AsyncCall(), 5])
+def test_records_that_must_be_awaited_are_refused_before_any_turn(records_from):
+    with pytest.raises(ConfigurationError, match="plain function"):
+        write_handler(capability(records_from=records_from))
+
+
+@pytest.mark.parametrize("made", [5, True, "text", b"x", {"a": 1}, object(), 0, ""])
+async def test_records_that_are_no_collection_are_refused(scope, made):
+    with pytest.raises(InvalidInput, match=f"records_from returned a {type(made).__name__}"):
+        await write_handler(capability(records_from=lambda context: made))(context(scope))
+
+
+async def test_a_plain_function_that_returns_a_coroutine_is_told(scope):
+    def hides_it(context):
+        return made_async(context)
+
+    with pytest.raises(InvalidInput, match="returned a coroutine"):
+        await write_handler(capability(records_from=hides_it))(context(scope))
+
+
+async def test_what_records_from_raises_is_the_callers(scope):
+    def broken(context):
+        yield fact(scope)
+        raise TypeError("theirs")
+
+    with pytest.raises(TypeError, match="theirs"):
+        await write_handler(capability(records_from=broken))(context(scope))
+
+
+ODD = [None, 5, "x", object(), SimpleNamespace(accepted=5, committed=5), SimpleNamespace(accepted="id", committed="id")]
+
+
+@pytest.mark.parametrize("receipt", ODD)
+async def test_an_answer_that_is_no_receipt_is_told(scope, receipt):
+    class Odd:
+        async def write(self, request):
+            return receipt
+
+        flush = write
+
+    memory = capability(writer=Odd(), lifecycle=Odd(), extractor=Extractor(found(fact(scope))))
+    for stage in (write_handler, lifecycle_handler):
+        with pytest.raises(ConfigurationError, match="is no receipt"):
+            await stage(memory)(context(scope, fact(scope)))
+    result = await consolidation_handler(memory)(context(scope))
+    assert result.reason == "memory store degraded: ConfigurationError"
+
+
+async def test_a_receipt_of_no_ids_at_all_is_none(scope):
+    empty = SimpleNamespace(accepted=None, committed=None)
+    memory = capability(writer=Writer(empty), lifecycle=Lifecycle(empty), extractor=Extractor(found(fact(scope))))
+    said = [
+        await stage(memory)(context(scope, fact(scope)))
+        for stage in (write_handler, consolidation_handler, lifecycle_handler)
+    ]
+    assert [result.changed for result in said] == [False, False, False]
+
+
+@pytest.mark.parametrize("wrong", ["", 5, "acme", object(), SimpleNamespace(tenant_id="", scope_path="")])
+async def test_a_scope_that_is_none_is_refused_and_not_replaced(wrong):
+    memory = capability(extractor=Extractor(found()))
+    for stage in (write_handler, lifecycle_handler):
+        with pytest.raises(InvalidInput):
+            await stage(memory)(context(wrong, fact(OTHER)))
+    result = await consolidation_handler(memory)(context(wrong))
+    assert result.reason == "the turn's scope is refused: InvalidInput"
+    assert not memory.writer.requests + memory.extractor.requests + memory.lifecycle.scopes
+
+
+@pytest.mark.parametrize("answer", [None, 5, "x", SimpleNamespace(records=5), SimpleNamespace(records=(), dropped=5)])
+async def test_an_extractor_that_answers_nonsense_does_not_fail_the_turn(scope, answer):
+    result = await consolidation_handler(capability(extractor=Extractor(answer)))(context(scope))
+    assert result.reason.startswith("extraction degraded: ")
+
+
+async def test_an_answer_of_another_class_may_hand_over_a_generator(scope):
+    answer = SimpleNamespace(records=(one for one in (fact(scope, id="a"),)))
+    result = await consolidation_handler(capability(extractor=Extractor(answer)))(context(scope))
+    assert (result.resolved.value, result.counts) == (("a",), {"extracted": 1, "written": 1, "discarded": 0})
+
+
+async def test_what_is_published_may_be_more_than_the_window_shows(one_redis, scope):
+    layer = WorkingLayer(one_redis, 4, evicted_retention=0)
+    memory = capability(writer=RedisMemoryWriter(layer), lifecycle=RedisMemoryLifecycle(layer))
+    turns = [MemoryRecord.turn(scope, speaker="user", turn_id=str(n), content=str(n)) for n in range(100)]
+    await write_handler(memory)(context(scope, *turns))
+    result = await lifecycle_handler(memory)(context(scope))
+    assert (len(result.resolved.value), result.counts) == (100, {"published": 100})
+    assert len(await layer.get_context(scope)) == 4
 
 
 @pytest.mark.parametrize("stage", list(EVERY))

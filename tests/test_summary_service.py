@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections import Counter
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
@@ -11,6 +13,7 @@ import pytest
 from exported import exported
 from hypothesis import given
 from hypothesis import strategies as st
+from own_server import until
 from transcript_file import real_transcripts
 
 from symfonic_redis import (
@@ -33,7 +36,7 @@ from symfonic_redis import (
 )
 from symfonic_redis.messages import turns_of
 from symfonic_redis.summary import extractive
-from symfonic_redis.summary_model import PROMPT_CHARS, TURN_CHARS
+from symfonic_redis.summary_model import MODEL_THREADS, PROMPT_CHARS, TURN_CHARS
 
 SCOPE = TenantScope.root("org", "acme")
 SECRET = "a sentence that nobody may see"
@@ -181,9 +184,67 @@ async def test_a_source_that_fails_gives_no_summary_and_says_so(failure):
         assert seen.total("symfonic.summaries.degraded") == 1
 
 
-async def test_cancellation_of_the_source_passes_through():
+async def test_cancellation_passes_through_a_source_that_has_it_from_its_caller():
+    class Waits:
+        started, cancelled = asyncio.Event(), False
+
+        async def evicted(self, scope):
+            self.started.set()
+            try:
+                await asyncio.sleep(SLOW)
+            except asyncio.CancelledError:
+                self.cancelled = True
+                raise
+
+    source = Waits()
+    task = asyncio.create_task(summary(source))
+    await source.started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.cancelled
+
+
+async def test_a_cancellation_that_the_source_raises_passes_through():
     with pytest.raises(asyncio.CancelledError):
         await summary(Source(asyncio.CancelledError()))
+
+
+@pytest.mark.parametrize("request_", [None, 5, "x", SimpleNamespace(), SimpleNamespace(scope=None)])
+async def test_a_request_without_a_scope_gives_no_summary_and_says_so(request_):
+    source = Source(TURNS)
+    with exported() as seen:
+        result = await WorkingMemorySummaryService(source).summarize(request_)
+        assert (result.text, result.degraded, result.reason) == ("", True, "the request names no scope")
+        assert seen.total("symfonic.summaries.degraded") == 1
+    assert source.scopes == []
+
+
+class Unreadable:
+    """Another package's object, of which nothing can be read."""
+
+    @property
+    def content(self):
+        raise ValueError(SECRET)
+
+    @property
+    def metadata(self):
+        raise KeyError(SECRET)
+
+
+def endless():
+    yield TURNS[0]
+    raise ValueError(SECRET)
+
+
+@pytest.mark.parametrize("mode", ["extractive", "salient", "llm"])
+@pytest.mark.parametrize("turns", [5, True, [Unreadable()], "endless"])
+async def test_turns_that_cannot_be_read_raise_nothing(mode, turns):
+    service = WorkingMemorySummaryService(Source([]), mode=mode, model_provider=Model("- x"))
+    result = await service.summarize_turns(SCOPE, endless() if turns == "endless" else turns)
+    assert (result.text, result.degraded) == ("", True)
+    assert SECRET not in result.reason
+    assert await service.summarize_turns(SCOPE, None) == STMSummaryResult()
 
 
 # --- by a model ---
@@ -254,7 +315,34 @@ async def test_a_provider_that_fails_is_replaced():
 
 async def test_a_model_that_cancels_itself_is_a_model_that_failed():
     result = await by_model(asyncio.CancelledError())
-    assert (result.text, result.degraded) == (EXTRACT, True)
+    assert (result.text, result.reason) == (EXTRACT, "the model answered no text; this is extractive")
+
+
+async def test_a_provider_that_hangs_stops_no_turn_and_its_threads_do_not_pile_up():
+    gate, calls = threading.Event(), []
+
+    def blocks(config):
+        calls.append(config)
+        gate.wait()
+        return Model("- late")
+
+    service = WorkingMemorySummaryService(
+        Source(TURNS), mode="llm", model_provider=SimpleNamespace(get_chat_model=blocks), model_timeout=0.05
+    )
+    results = await asyncio.gather(*(service.summarize(STMSummaryRequest(SCOPE)) for _ in range(MODEL_THREADS + 5)))
+    reasons = Counter(result.reason for result in results)
+    assert reasons == {
+        "the model failed (TimeoutError); this is extractive": MODEL_THREADS,
+        "the model failed (TooManyThreadsError); this is extractive": 5,
+    }
+    assert {result.text for result in results} == {EXTRACT}
+    assert len(calls) == MODEL_THREADS
+    gate.set()
+
+    async def serves() -> bool:
+        return (await service.summarize(STMSummaryRequest(SCOPE))).text == "- late"
+
+    await until(serves)
 
 
 @pytest.mark.parametrize(
@@ -345,6 +433,11 @@ class Sync:
         return None
 
 
+class AsyncProvider:
+    async def get_chat_model(self, config):
+        return Model("- x")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -360,6 +453,10 @@ class Sync:
         ({"max_chars": "9"}, "max_chars"),
         ({"mode": "llm"}, "model_provider"),
         ({"mode": "llm", "model_provider": object()}, "get_chat_model"),
+        ({"mode": "llm", "model_provider": AsyncMock()}, "a plain function, not an async one"),
+        ({"mode": "llm", "model_provider": AsyncProvider()}, "a plain function, not an async one"),
+        ({"cache": "redis://localhost"}, "pass a SharedSummaryCache"),
+        ({"model_timeout": None}, "model_timeout"),
         ({"model_timeout": 0}, "model_timeout"),
         ({"model_timeout": float("nan")}, "model_timeout"),
         ({"model_timeout": float("inf")}, "model_timeout"),
@@ -408,6 +505,13 @@ def test_entries_are_summarized_by_the_rule_that_is_asked_for():
     assert len(salient.text) <= 30
 
 
+def test_of_entries_that_cannot_be_gone_through_those_before_count():
+    assert summarize_entries(endless(), mode="extractive") == summarize_entries(TURNS[:1], mode="extractive")
+    assert summarize_entries([Unreadable(), TURNS[1]], mode="extractive") == STMSummary(
+        "- The fare is $121.", "extractive", 2
+    )
+
+
 def test_no_model_is_asked_by_a_synchronous_call():
     model = Model("- x")
     found = summarize_entries(TURNS, mode="llm", model_provider=model, model_config={})
@@ -426,11 +530,19 @@ def test_no_model_is_asked_by_a_synchronous_call():
         [SimpleNamespace(content=None, metadata=None)],
         [SimpleNamespace(content="\ud800 x. y", metadata={"speaker": 5})],
         iter(entries("a.", "b.")),
+        5,
+        True,
+        object(),
+        "text",
+        {"content": "x"},
+        [Unreadable()],
+        "endless",
     ],
 )
 def test_summarizing_raises_nothing(mode, things):
-    for limit in (1000, 1, 0):
-        assert isinstance(summarize_entries(things, mode=mode, max_chars=limit).text, str)
+    for limit in (1000, 1, 0, -1, None, "x", 2.5, []):
+        given_ = endless() if things == "endless" else things
+        assert isinstance(summarize_entries(given_, mode=mode, max_chars=limit).text, str)
 
 
 async def test_the_layer_summarizes_by_its_mode(one_redis, scope):
