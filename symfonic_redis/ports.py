@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -59,18 +58,14 @@ def records_of(capability: Any, context: Any) -> tuple[Any, ...]:
     """What `records_from` makes of the turn.
 
     Raises:
-        InvalidInput: that is no collection, or it raised `CancelledError`.
-        Exception: whatever else it raised.
+        InvalidInput: that is no collection.
+        BaseException: whatever it raised.
     """
-    try:
-        made = capability.records_from(context)
-        if made is None:
-            return ()
-        if not isinstance(made, str | bytes | Mapping) and isinstance(made, Iterable):
-            return tuple(made)
-    except CancelledError:
-        # It awaits nothing, so nobody cancelled it: such as the result of a future that somebody else had cancelled.
-        raise InvalidInput("records_from raised a CancelledError: catch it there, nothing was written") from None
+    made = capability.records_from(context)
+    if made is None:
+        return ()
+    if not isinstance(made, str | bytes | Mapping) and isinstance(made, Iterable):
+        return tuple(made)
     if inspect.iscoroutine(made):
         made.close()
     raise InvalidInput(f"records_from returned a {type(made).__name__}: return a list of MemoryRecords, or None")

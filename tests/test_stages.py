@@ -385,18 +385,6 @@ async def test_an_extractor_that_swallows_its_cancellation_does_not_outlast_its_
     await asyncio.sleep(0)
 
 
-async def test_records_that_cancel_themselves_are_refused(scope):
-    elsewhere = asyncio.get_running_loop().create_future()
-    elsewhere.cancel()
-
-    def lazily(context):
-        yield elsewhere.result()
-
-    for records_from in (lambda context: elsewhere.result(), lazily):
-        with pytest.raises(InvalidInput, match="CancelledError"):
-            await write_handler(capability(records_from=records_from))(context(scope))
-
-
 # --- a turn that is delivered again ---
 
 
