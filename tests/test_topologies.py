@@ -68,9 +68,9 @@ def test_the_scopes_are_of_all_nodes():
 async def test_turns_are_pushed_and_read_in_order(anywhere, scope, turn):
     layer = mirrored(anywhere, 3, evicted_retention=5, ttl=60)
     receipt = await layer.push(scope, turn())
-    assert receipt[1:] == (1, 0, False)
+    assert receipt[1:] == (1, 0, False, False)
     receipt = await layer.push_many(scope, [turn() for _ in range(4)])
-    assert receipt[1:] == (3, 2, False)
+    assert receipt[1:] == (3, 2, False, False)
     assert texts(await layer.get_context(scope)) == ["turn 3", "turn 4", "turn 5"]
     assert texts(await RedisEvictedSource(layer).evicted(scope)) == ["turn 1", "turn 2"]
     nodes = await StreamGraphStore(anywhere).query_nodes(scope, MemoryLayer.WORKING)
