@@ -7,9 +7,8 @@
     {"node": <stream id>, "layer": ..., "fields": {name: <base64>}, "edits": {name: <base64>}, "crc32": n, ...}
     {"end": true, "turns": n, "nodes": n}
 
-Bytes are kept as they are stored, opened if they were sealed, so nothing is lost. What stands beside them in plain text
-is for people: reading it back is not trusted with anything. A row that cannot be decoded says `"damaged": true` and is
-kept as it is.
+Bytes are kept as they are stored, opened if they were sealed. What stands beside them in plain text is for people and
+not trusted with anything. A row that cannot be decoded says `"damaged": true` and is kept as it is.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from symfonic_redis.codec import decode, decode_entry, encode
+from symfonic_redis.codec import decode, encode
 from symfonic_redis.entry_seals import SEALED_NAME
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.keys import ScopeKeys, decode_id, decode_path, encode_id
 from symfonic_redis.limits import MAX_CHANGED
 from symfonic_redis.models import MemoryLayer
 from symfonic_redis.nodes import CHANGEABLE, decode_node
+from symfonic_redis.rows import decode_entry
 from symfonic_redis.scope import SCOPE_PATH_DELIMITER
 from symfonic_redis.sealing import PLAIN, SEALED
 

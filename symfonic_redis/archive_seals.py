@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symfonic_redis.archive_lines import Entry, Row
-from symfonic_redis.codec import TURN
 from symfonic_redis.entry_seals import seal_changes, seal_fields, unseal_changes, unseal_fields
 from symfonic_redis.errors import CodecError, KeyringMismatch
+from symfonic_redis.rows import TURN
 from symfonic_redis.sealing import Seal
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from symfonic_redis.codec import decode, decode_entry
+from symfonic_redis.codec import decode
 from symfonic_redis.cursors import Trail
 from symfonic_redis.entry_seals import unseal_changes
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.keys import decode_id, decode_path, scope_keys
 from symfonic_redis.models import MemoryEntry, MemoryNode
 from symfonic_redis.nodes import decode_node, node_id
+from symfonic_redis.rows import decode_entry
 from symfonic_redis.scope import SCOPE_PATH_DELIMITER, ScopeLevel, ScopeLike, TenantScope
 from symfonic_redis.sealing import Keyring, Seal
 

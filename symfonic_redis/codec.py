@@ -1,13 +1,9 @@
-"""Rows as bytes: one version byte, then msgpack. What goes in comes out equal, or is refused before it is written.
-
-A window row is the array `[id, content, created_at, metadata, importance, layer, score, node_id]`, its trailing
-defaults left away. The tenant is not stored: a row's key says whose it is. Redis never looks inside a row.
-"""
+"""Values as bytes: one version byte, then msgpack. What goes in comes out equal, or is refused before it is written."""
 
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -15,8 +11,6 @@ from typing import Any
 import msgpack
 
 from symfonic_redis.errors import CodecError, InvalidInput
-from symfonic_redis.models import MemoryEntry, MemoryLayer
-from symfonic_redis.sealing import Seal
 
 VERSION = b"\x01"
 """The first byte of every row this version writes, and the only one it reads."""
@@ -30,18 +24,6 @@ MAX_VALUES = 1_000_000
 _INT, _TUPLE, _DATETIME, _UUID, _DECIMAL = 1, 2, 3, 4, 5
 _MARK = msgpack.ExtType(_TUPLE, b"")
 _SIMPLE = frozenset({str, int, float, bool, type(None), bytes, uuid.UUID, Decimal})
-
-_WORKING = MemoryLayer.WORKING
-_LAYERS = {layer.value: layer for layer in MemoryLayer}
-
-_NAMES = ("id", "content", "created_at", "metadata", "importance", "layer", "score", "node_id")
-_TYPES: tuple[Any, ...] = (str, str, datetime, dict, float | int, str, float | int | None, str | None)
-_REQUIRED = 4
-_UUID_LENGTH = 36
-TURN = ("turn", MemoryLayer.WORKING.value)
-"""The place of a window row, with its scope; a node that mirrors it is the same row."""
-_DEFAULTS = (5.0, _WORKING.value, None, None)
-"""Importance, layer, score and node id of a plain turn; a row that ends in these leaves them away."""
 
 
 def _check(value: object) -> None:
@@ -98,6 +80,8 @@ def _plain(value: object) -> Any:
 
 def _comes_back(value: datetime) -> bool:
     """Whether the ISO form says all of it: not for a subclass with more digits, nor for offsets below a second."""
+    if type(value) is datetime and (value.tzinfo is UTC or value.tzinfo is None):
+        return True
     restored = datetime.fromisoformat(value.isoformat())
     return restored.utcoffset() == value.utcoffset() and restored.replace(tzinfo=None) == value.replace(tzinfo=None)
 
@@ -188,74 +172,6 @@ def unpack(data: bytes) -> Any:
     return value
 
 
-def _wrong(fields: list[Any]) -> str:
-    """What is wrong with the eight fields of a row, or an empty string."""
-    for name, value, kind in zip(_NAMES, fields, _TYPES, strict=True):
-        if not isinstance(value, kind):
-            return f"{name} is a {type(value).__name__}"
-    if any(type(key) is not str for key in fields[3]):
-        return "metadata has a key that is no str"
-    return "" if fields[5] in _LAYERS else "layer is unknown"
-
-
-def encode_entry(entry: Any, *, limit: int, seal: Seal) -> bytes:
-    """Encode a `MemoryEntry`, or any object with its attributes, as a window row.
-
-    Args:
-        entry: the entry; its `tenant_id` is not stored.
-        limit: the longest row allowed, in bytes, as it is stored.
-        seal: of the entry's scope.
-
-    Raises:
-        InvalidInput: an attribute is missing or of the wrong type, a value cannot be stored, or the row is longer
-            than `limit`.
-    """
-    try:
-        layer = getattr(entry, "layer", _WORKING)
-        fields = [
-            entry.id,
-            entry.content,
-            entry.created_at,
-            entry.metadata,
-            entry.importance,
-            layer.value if isinstance(layer, Enum) else layer,
-            getattr(entry, "score", None),
-            getattr(entry, "node_id", None),
-        ]
-    except AttributeError as error:
-        raise InvalidInput(f"an entry has no {error.name}: pass a MemoryEntry") from error
-    if wrong := _wrong(fields):
-        raise InvalidInput(f"an entry's {wrong}: pass a MemoryEntry")
-    fields[0] = _compact_id(fields[0])
-    while len(fields) > _REQUIRED and fields[-1] == _DEFAULTS[len(fields) - _REQUIRED - 1]:
-        fields.pop()
-    row = seal.seal(VERSION + pack(fields), *TURN)
-    if len(row) > limit:
-        raise InvalidInput(
-            f"an entry takes {len(row)} bytes, over the limit of {limit}: "
-            "store a reference instead, or raise max_row_bytes in connect()"
-        )
-    return row
-
-
-def decode_entry(row: bytes, tenant_id: str, *, seal: Seal) -> MemoryEntry:
-    """Decode a window row of `tenant_id`. The entry is built without validation: `encode_entry` wrote it.
-
-    Raises:
-        CodecError: the row is damaged, a newer version wrote it, or it does not open.
-    """
-    fields = decode(seal.unseal(row, *TURN))
-    if not isinstance(fields, list) or not _REQUIRED <= len(fields) <= len(_NAMES):
-        raise CodecError("the row is no entry")
-    fields.extend(_DEFAULTS[len(fields) - _REQUIRED :])
-    if isinstance(fields[0], uuid.UUID):
-        fields[0] = str(fields[0])
-    if wrong := _wrong(fields):
-        raise CodecError(f"the row's {wrong}")
-    fields[5] = _LAYERS[fields[5]]
-    return MemoryEntry.model_construct(tenant_id=tenant_id, **dict(zip(_NAMES, fields, strict=True)))
-
-
 def encode(value: object) -> bytes:
     """Encode any storable value with the version byte ahead. Raises as `pack`."""
     return VERSION + pack(value)
@@ -270,15 +186,3 @@ def decode(data: bytes) -> Any:
     if data[:1] != VERSION:
         raise CodecError(f"unknown row version {data[0] if data else 'none'}: upgrade symfonic-redis")
     return unpack(data[1:])
-
-
-def _compact_id(value: str) -> str | uuid.UUID:
-    """A canonical UUID string takes 18 bytes as a UUID, 38 as text. Any other id stays the string it is."""
-    if len(value) == _UUID_LENGTH:
-        try:
-            parsed = uuid.UUID(value)
-        except ValueError:
-            return value
-        if str(parsed) == value:
-            return parsed
-    return value

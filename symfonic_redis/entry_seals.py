@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from symfonic_redis.codec import TURN, decode, encode
+from symfonic_redis.codec import decode, encode
 from symfonic_redis.errors import CodecError
+from symfonic_redis.rows import TURN
 from symfonic_redis.sealing import Seal
 
 _PLACES = {b"n": "node", b"r": TURN[0], b"x": "extra"}

@@ -81,6 +81,7 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+@lru_cache(maxsize=4_096)
 def encode_id(value: str) -> str:
     """Percent-encode an id, so that it holds only letters, digits, `_`, `.`, `-`, `~` and `%XX`; one-to-one."""
     return quote(value, safe="", errors="surrogatepass")

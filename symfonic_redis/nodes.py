@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from symfonic_redis.codec import decode, decode_entry, encode
+from symfonic_redis.codec import decode, encode
 from symfonic_redis.entry_seals import seal_field, unseal_changes, unseal_fields
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.keys import ScopeKeys, decode_id, encode_id
 from symfonic_redis.models import Durability, MemoryLayer, MemoryNode, coerce_durability
+from symfonic_redis.rows import decode_entry
 from symfonic_redis.sealing import PLAIN, Seal
 
 LABEL_LENGTH = 80

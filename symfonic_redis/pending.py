@@ -10,13 +10,14 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from datetime import datetime
 from typing import Any
 
-from symfonic_redis.codec import decode, decode_entry, encode_entry
+from symfonic_redis.codec import decode
 from symfonic_redis.entry_seals import unseal_fields
 from symfonic_redis.errors import CodecError, InvalidInput
 from symfonic_redis.keys import ScopeKeys, decode_id, encode_id
 from symfonic_redis.models import MemoryEntry, MemoryLayer, MemoryNode
 from symfonic_redis.nodes import LABEL_LENGTH, encode_node, turn_extra
 from symfonic_redis.records import MemoryRecord
+from symfonic_redis.rows import decode_entry, encode_entry
 from symfonic_redis.scope import ScopeLike
 from symfonic_redis.sealing import Seal
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from symfonic_redis.codec import encode_entry
 from symfonic_redis.errors import InvalidInput
 from symfonic_redis.keys import ScopeKeys, scope_keys
 from symfonic_redis.models import Durability, coerce_durability
 from symfonic_redis.nodes import turn_extra
 from symfonic_redis.retention import Idempotency
+from symfonic_redis.rows import encode_entry
 from symfonic_redis.scope import ScopeLike
 from symfonic_redis.store import Store
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from symfonic_redis import telemetry
-from symfonic_redis.codec import decode_entry
 from symfonic_redis.connection import Deployment
 from symfonic_redis.errors import AccessDenied, CodecError, InvalidInput, KeyConflict, KeyringMismatch, ScopeClosed
 from symfonic_redis.keys import ScopeKeys, encode_id
@@ -17,8 +16,9 @@ from symfonic_redis.limits import HARD_CAP, MAX_CHANGED, check_batch
 from symfonic_redis.models import MemoryEntry, PushReceipt
 from symfonic_redis.nodes import node_id
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
+from symfonic_redis.rows import decode_entry
 from symfonic_redis.scripts import script
-from symfonic_redis.sealing import Seal
+from symfonic_redis.sealing import PLAIN, Seal
 from symfonic_redis.telemetry import Operation
 
 MAX_COMPLAINTS = 10_000
@@ -51,7 +51,8 @@ class Store:
 
     def seal(self, keys: ScopeKeys) -> Seal:
         """What seals and opens the rows of a scope: all that enters and leaves a store is sealed."""
-        return Seal(self.deployment.encryption, keys.identity)
+        ring = self.deployment.encryption
+        return Seal(ring, keys.identity) if ring else PLAIN
 
     async def push(
         self,

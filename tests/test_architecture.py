@@ -26,6 +26,7 @@ ORDER = (
     "results",
     "sealing",
     "codec",
+    "rows",
     "keys",
     "telemetry",
     "scripts",

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symfonic_redis import InvalidInput, MemoryEntry, MemoryLayer, MemoryNode
-from symfonic_redis.codec import decode, decode_entry, encode, encode_entry, pack, unpack
+from symfonic_redis.codec import decode, encode, pack, unpack
+from symfonic_redis.rows import decode_entry, encode_entry
 from symfonic_redis.sealing import PLAIN
 
 LIMIT = 1 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symfonic_redis import CodecError, InvalidInput, MemoryEntry, MemoryLayer
-from symfonic_redis.codec import VERSION, decode_entry, encode, encode_entry, pack
+from symfonic_redis.codec import VERSION, encode, pack
+from symfonic_redis.rows import decode_entry, encode_entry
 from symfonic_redis.sealing import PLAIN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +56,22 @@ FULL = entry_of(
     node_id="n",
 )
 ROW = encode_entry(FULL, limit=LIMIT, seal=PLAIN)
+
+
+@pytest.mark.parametrize("id_", ["x", "0f0e0d0c-0b0a-4908-8706-050403020100", "0F0E0D0C-0B0A-4908-8706-050403020100"])
+def test_a_read_entry_is_a_pydantic_model_like_any_other(id_):
+    made = entry_of(id=id_, content="a", metadata={"speaker": "u", "list": [1]})
+    read = decode_entry(encode_entry(made, limit=1000, seal=PLAIN), made.tenant_id, seal=PLAIN)
+    constructed = MemoryEntry.model_construct(**made.model_dump())
+    for other in (made, constructed, read.model_copy(deep=True), pickle.loads(pickle.dumps(read))):  # noqa: S301 - our own
+        assert read == other
+        assert read.model_dump() == other.model_dump()
+        assert repr(read) == repr(other)
+    assert read.model_fields_set == constructed.model_fields_set == set(MemoryEntry.model_fields)
+    read.content = "b"
+    read.metadata["more"] = 1
+    assert read != made
+    assert MemoryEntry.model_validate(read.model_dump()) == read
 
 
 def reads_or_refuses(row: bytes) -> None:

@@ -18,8 +18,9 @@ from symfonic_redis import (
     WorkingLayer,
     connect,
 )
-from symfonic_redis.codec import encode, encode_entry
+from symfonic_redis.codec import encode
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.rows import encode_entry
 from symfonic_redis.sealing import PLAIN
 
 DAMAGED = {

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from symfonic_redis import MemoryEntry, TenantScope, WorkingLayer
-from symfonic_redis.codec import decode_entry
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.rows import decode_entry
 from symfonic_redis.sealing import PLAIN
 
 

@@ -39,7 +39,7 @@ from symfonic_redis import (
 )
 from symfonic_redis.archive_lines import _sum, read_lines
 from symfonic_redis.changes import decode_change
-from symfonic_redis.codec import decode, decode_entry, encode, encode_entry
+from symfonic_redis.codec import decode, encode
 from symfonic_redis.cursors import Position, decode_cursor, encode_cursor
 from symfonic_redis.keys import (
     decode_id,
@@ -53,6 +53,7 @@ from symfonic_redis.keys import (
 )
 from symfonic_redis.nodes import address_of, decode_node, encode_node, turn_extra
 from symfonic_redis.pending import decode_record, encode_record
+from symfonic_redis.rows import decode_entry, encode_entry
 from symfonic_redis.scope import format_scope
 from symfonic_redis.sealing import PLAIN
 from symfonic_redis.tenancy import _read

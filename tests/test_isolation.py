@@ -13,8 +13,8 @@ from keyspace import keys_of
 from operations import READS, TENANTS, TREES, WRITES, Worker, archive, do
 
 from symfonic_redis import Deployment, InvalidInput, ScopeClosed, ScopeLike, TenantScope, connect, import_
-from symfonic_redis.codec import encode_entry
 from symfonic_redis.keys import ScopeKeys, encode_id, scope_keys, tenants_key
+from symfonic_redis.rows import encode_entry
 from symfonic_redis.sealing import PLAIN
 
 OURS, THEIRS = "what-one-says", "what-the-other-says"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from symfonic_redis import SharedSummaryCache, StreamGraphStore, WorkingLayer
-from symfonic_redis.codec import encode_entry
 from symfonic_redis.keys import scope_keys
 from symfonic_redis.retention import Bounds
+from symfonic_redis.rows import encode_entry
 from symfonic_redis.scripts import script, sources
 from symfonic_redis.sealing import PLAIN
 from symfonic_redis.store import Store

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from own_server import calls
 from proxy import Proxy
-from redis.asyncio import Redis
+from redis.asyncio import Connection, Redis
 from writes import load_scripts
 
 from symfonic_redis import MemoryLayer, MemoryNode, StreamGraphStore, WorkingLayer, connect
+from symfonic_redis.wire import pack
 
 MESSAGES = [{"role": "user", "content": "saved"}]
 
@@ -163,3 +166,10 @@ async def test_three_hundred_calls_at_once_share_ten_connections(server, prefix,
         assert proxy.counted()["LRANGE"] == 300
         async with Redis.from_url(server.url) as admin:
             assert len(await admin.client_list(_type="normal")) <= 11
+
+
+@given(st.lists(st.lists(st.one_of(st.text(), st.binary(), st.integers()), max_size=5), min_size=1, max_size=4))
+def test_commands_are_packed_as_the_driver_packs_them(commands):
+    commands = [["SET", *words] for words in commands]  # the driver splits a name at its spaces
+    ours = pack(commands)
+    assert ours == b"".join(Connection().pack_commands(commands))
