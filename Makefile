@@ -37,8 +37,12 @@ CHAOS := cd tests && ../$(BIN)/python -m chaos
 chaos: $(DEV) ## real servers under faults, each topology for a short while: nothing lost, doubled, out of order, leaked
 	$(CHAOS) --topology all --pushes 10000 --kill-every 4 --every 1 $(CHAOS_ARGS)
 
-chaos-long: $(DEV) ## the same with a million turns on one server
-	$(CHAOS) --pushes 1000000 --workers 8 --conversations 2000 --kill-every 20 $(CHAOS_ARGS)
+LONG := --pushes 1000000 --workers 8 --conversations 2000 --kill-every 20
+
+chaos-long: $(DEV) ## the same with a million turns, on one server and on a master with a replica; then failovers, timed
+	$(CHAOS) $(LONG) $(CHAOS_ARGS)
+	$(CHAOS) --topology failover $(LONG) $(CHAOS_ARGS)
+	$(CHAOS).resume
 
 lint: $(DEV) ## ruff: every rule, and the format
 	$(BIN)/ruff check .
