@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from redis import asyncio as redis
+from redis import exceptions as driver
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.retry import Retry
@@ -110,7 +111,7 @@ def refused(target: object) -> ConfigurationError:
 
 def _reach_url(url: str, many: Many | None, limits: Limits) -> Reach:
     # Refused outside the handler: the driver's message may quote the URL, and with it the password.
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, driver.RedisError):
         return _reach_one(url, limits) if many is None else _reach_many(many, limits)
     raise ConfigurationError("the URL cannot be read: write it as redis://user:password@host:port/db")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis as sync_redis
-from own_server import PASSWORD, everything_said, own_server
+from own_server import PASSWORD, everything_said, own_server, with_password
 from redis import asyncio as aioredis
 from servers import free_port
 
@@ -267,3 +267,19 @@ async def test_a_prefix_sees_nothing_of_another(valkey, prefix):
         await _works(two, scope)
         await WorkingLayer(one).clear(scope)
         assert len(await WorkingLayer(two).get_context(scope)) == 1
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel"])
+@pytest.mark.parametrize(
+    "option", ["protocol=9", "protocol=x", "socket_timeout=x", "health_check_interval=x", "nonsense=1"]
+)
+def test_an_option_that_the_driver_refuses_is_an_error_of_ours(scheme, option):
+    place = "/name" if "sentinel" in scheme else ""
+    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
+        connect(with_password(f"{scheme}://host:1{place}?{option}"))
+    assert PASSWORD not in everything_said(caught.value)
+
+
+def test_an_ssl_option_that_the_driver_refuses_is_an_error_of_ours():
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        connect("rediss://host:1?ssl_cert_reqs=x")
