@@ -1,4 +1,4 @@
-"""Noise: contenders take turns in blocks, in alternating order, and are compared within a block.
+"""Noise: contenders take turns in blocks, each time in another order, and are compared within a block.
 
 A machine that is slow for a while is slow for all contenders of a block. So the ratio is taken block by block; the
 figure is the median of these ratios, and its spread the quartiles.
@@ -6,6 +6,7 @@ figure is the median of these ratios, and its spread the quartiles.
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -76,8 +77,12 @@ async def take_turns(
     """
     done: dict[str, list[Block]] = {one.name: [] for one in contenders}
     out: set[str] = set()
+    shuffle = random.Random(1).sample
+    order = list(contenders)
     for number in range(-1, blocks):
-        for one in contenders if number % 2 else list(reversed(contenders)):
+        # Each order is followed by its reverse, so nobody always comes first, nor after the same one.
+        order = order[::-1] if number % 2 == 0 else shuffle(order, len(order))
+        for one in order:
             if one.name in out:
                 continue
             try:

@@ -31,7 +31,7 @@ class Crowded:
     """A server with many conversations, and our layer on it."""
 
     def __init__(self, count: int, observer: Observer, ours: Local) -> None:
-        self.name = f"{count:,} conversations"
+        self.name = f"{count:,} conversation{'' if count == 1 else 's'}"
         self.count, self.observer, self.ours = count, observer, ours
 
     async def push(self, times: int, size: int) -> list[float]:
@@ -51,6 +51,7 @@ async def conversations(stage: Stage) -> list[Row]:
         observer = await stage.server()
         started = time.monotonic()
         await fill(stage, observer.url, count)
+        await observer.memory_at_rest()
         print(f"  {count:,} conversations after {time.monotonic() - started:.0f} s", flush=True)
         servers.append(
             Crowded(count, observer, await stage.local(OURS, "symfonic_layer", observer.url, prefix="ours", **FULL))
@@ -170,7 +171,7 @@ async def workers(stage: Stage) -> list[Row]:
 
         found = await take_turns(teams, max(2, profile.blocks // 3), work)
         rows += [
-            row("workers", f"{count} processes of {TASKS} tasks", name, blocks, found.get(FLOOR, []),
+            row("workers", f"workers: {count}, {TASKS} tasks each", name, blocks, found.get(FLOOR, []),
                 figure="throughput", against=FLOOR)
             for name, blocks in found.items()
         ]  # fmt: skip

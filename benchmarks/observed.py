@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -26,6 +27,10 @@ CONTAINERS = frozenset({"eval", "evalsha", "exec", "fcall"})
 
 CALM = 5
 """Looks, 0.2 s apart, that must find the same number of keys."""
+
+
+REST_LIMIT = 30.0
+"""Seconds that this may take."""
 
 
 class Seen(NamedTuple):
@@ -75,7 +80,9 @@ class Observer:
     async def memory_at_rest(self) -> int:
         """The same once nothing goes any more: keys that expired, values that are freed in the background."""
         last, same = -1, 0
-        while same < CALM:
+        # The last few of a great many expired keys go slowly.
+        until = time.monotonic() + REST_LIMIT
+        while same < CALM and time.monotonic() < until:
             await asyncio.sleep(0.2)
             keys = await self._client.dbsize()
             same = same + 1 if keys == last else 0

@@ -13,7 +13,7 @@ mpl.use("Agg")
 from blocks import Row
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from results import NAMES, short
+from results import NAMES, is_ours, short
 
 OURS, OTHERS = "#b8451f", "#7a8794"
 
@@ -49,8 +49,7 @@ def _bars(axis: Axes, rows: list[Row]) -> None:
         [max(0.0, ratio - (row.low or 0)) for ratio, row in zip(ratios, rows, strict=True)],
         [max(0.0, (row.high or 0) - ratio) for ratio, row in zip(ratios, rows, strict=True)],
     ]
-    ours = ("symfonic", "no mirror", "with feed", "push_many")
-    colors = [OURS if name.startswith(ours) else OTHERS for name in names]
+    colors = [OURS if is_ours(row) else OTHERS for row in rows]
     places = range(len(rows))
     axis.barh(places, ratios, color=colors, height=0.7)
     axis.errorbar(ratios, places, xerr=away, fmt="none", ecolor="black", elinewidth=0.8)

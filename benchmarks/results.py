@@ -61,9 +61,34 @@ def write(folder: Path, rows: Sequence[Row], about: Sequence[str], skipped: Sequ
     text = "# Results\n\nWritten by `make bench`. How to read them: [performance.md](../../docs/performance.md).\n\n"
     text += "".join(f"- {line}\n" for line in about)
     text += "".join(f"- skipped: {line}\n" for line in skipped)
+    text += "\n## In short\n\n" + _summary(rows)
     for (measure, case, figure), found in groupby(rows, key=lambda row: (row.measure, row.case, row.figure)):
         text += f"\n## {NAMES.get(measure, measure.capitalize())}: {case}\n\n" + _table(list(found), figure)
     (folder / "results.md").write_text(text, encoding="utf-8")
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    """This package's ratios alone."""
+    lines = ["| | of | ratio | quartiles |", "| --- | --- | ---: | ---: |"]
+    for row in rows:
+        if row.ratio is not None and is_ours(row) and row.contender != row.against:
+            what = f"{NAMES.get(row.measure, row.measure.capitalize())}: {row.case}"
+            which = f"{row.contender}: {row.figure} over {row.against}"
+            lines.append(f"| {what} | {which} | **{short(row.ratio)}** | {_spread(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def is_ours(row: Row) -> bool:
+    """Whether a line is of this package: one of its variants, or any of a measure that has nobody else."""
+    return (
+        row.contender.startswith(("symfonic", "no mirror", "with feed", "push_many")) or row.measure == "conversations"
+    )
+
+
+def _spread(row: Row) -> str:
+    if row.low is None or row.high is None or row.low == row.high:
+        return ""
+    return f"{short(row.low)} to {short(row.high)}"
 
 
 def _plain(value: object) -> object:
@@ -79,8 +104,7 @@ def _table(rows: list[Row], figure: str) -> str:
     for row in rows:
         cells = [row.contender]
         cells.append("" if row.ratio is None else f"**{short(row.ratio)}**")
-        one = row.low == row.high
-        cells.append("" if row.low is None or row.high is None or one else f"{short(row.low)} to {short(row.high)}")
+        cells.append(_spread(row))
         values = [(getattr(row, name), shape) for _, name, shape in columns]
         cells += ["" if value is None else shape.format(value) for value, shape in values]
         lines.append([*cells, *([row.note] if notes else [])])
@@ -89,4 +113,6 @@ def _table(rows: list[Row], figure: str) -> str:
 
 def short(ratio: float) -> str:
     """A ratio with as many digits as it deserves."""
-    return f"{ratio:.0f}" if ratio >= 100 else f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}"  # noqa: PLR2004 - digits
+    if ratio >= 100:  # noqa: PLR2004 - digits
+        return f"{ratio:,.0f}"
+    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else f"{ratio:.3g}" if ratio >= 1 else f"{ratio:.1g}"  # noqa: PLR2004 - the same

@@ -113,8 +113,8 @@ class Timed:
             self._sampled[contender.name] = await self._observer.top_level(
                 lambda: contender.ask(do, count=SAMPLE, **request)
             )
-        # Makes the conversation, where a contender must, and connects.
-        await contender.ask(do, **{**request, "count": 0})
+        # Makes the conversation, where a contender must, connects, and wakes a process that waited for its turn.
+        await contender.ask(do, **{**request, "count": SAMPLE})
         seconds, seen = await self._observer.measure(lambda: contender.ask(do, count=count, **request))
         return Block(
             seconds,
@@ -130,6 +130,7 @@ class Timed:
 
 
 SAMPLE = 10
+"""Calls that are watched to learn what they send, and calls that come before each block."""
 
 
 def servers() -> dict[str, str]:
