@@ -270,9 +270,7 @@ async def test_a_prefix_sees_nothing_of_another(valkey, prefix):
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel"])
-@pytest.mark.parametrize(
-    "option", ["protocol=9", "protocol=x", "socket_timeout=x", "nonsense=1"]
-)
+@pytest.mark.parametrize("option", ["protocol=9", "protocol=x", "socket_timeout=x", "nonsense=1"])
 def test_an_option_that_the_driver_refuses_is_an_error_of_ours(scheme, option):
     place = "/name" if "sentinel" in scheme else ""
     with pytest.raises(ConfigurationError, match="cannot be read") as caught:
