@@ -18,7 +18,7 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 2 another operation had this
 --           idempotency key, 3 closed. The receipt is how many wait afterwards. Or {7, records, bytes}: they would be
 --           too many; so many wait already.
--- COST      11 commands, as many when the turns' ttl is asked for; what waits is read, to know its bytes
+-- COST      11 commands, as many when the turns' ttl is asked for, 12 when there are none; what waits is read, to know its bytes
 --@include once
 --@include arguments
 --@include closed
@@ -49,6 +49,10 @@ end
 local ttl = ARGV[7]
 if ttl == '=' then
     local left = redis.call('PTTL', KEYS[8])
+    if left == -2 then
+        -- No turns yet: what waits already says how long it lives.
+        left = redis.call('PTTL', KEYS[9])
+    end
     ttl = left > 0 and tostring(left) or ''
 end
 touch(lifetime(ttl, ARGV[10] ~= '' and ARGV[11] or '0'))

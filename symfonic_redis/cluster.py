@@ -23,6 +23,9 @@ HOPS = 5
 LOOK = 1.0
 """Seconds that one node has to tell the map of the slots; then the next one is asked."""
 
+PATIENCE = 3.0
+"""Seconds that an attempt waits for the map to be read anew, after a node did not answer."""
+
 _UNSENT = object()
 """Stands for the answer of a command that is yet to be sent."""
 
@@ -50,6 +53,7 @@ class Cluster:
         self._nodes: dict[Address, Wire] = {}
         self._map: SlotMap | None = None
         self._looking: asyncio.Task[Exception | None] | None = None
+        self._doubted: set[Address] = set()
         self._closed = False
 
     async def exchange(self, *command: str | bytes | int) -> Any:
@@ -65,6 +69,9 @@ class Cluster:
     async def exchange_each(self, commands: Sequence[Command], wait: Command | None = None) -> Outcome:
         """See `Line`. Commands of one node go in one go, to all nodes at a time; those of one slot stay in order."""
         await self._slots()
+        if self._doubted and self._looking is not None:
+            # A node did not answer: who took over is looked up before it is asked again.
+            await asyncio.wait([self._looking], timeout=PATIENCE)
         groups: dict[Address, list[int]] = {}
         slots = [slot_of(command) for command in commands]
         for number, slot in enumerate(slots):
@@ -147,6 +154,7 @@ class Cluster:
             replies, acknowledged = await self._node(address).exchange_each(commands, wait)
         except BaseException:
             # Also when it took too long and the attempt was cut off.
+            self._doubted.add(address)
             self._look_soon()
             raise
         if any(isinstance(reply, driver.ClusterDownError | driver.ReadOnlyError) for reply in replies):
@@ -200,6 +208,7 @@ class Cluster:
         """Read the map from the first node that tells it; return why none did."""
         known = [] if self._map is None else self._map.nodes()
         random.shuffle(known)
+        known.sort(key=self._doubted.__contains__)  # who did not answer is asked last
         failure: Exception = driver.ClusterDownError("no node knows who serves the slots")
         for address in [*known, *self._seeds]:
             try:
@@ -210,6 +219,7 @@ class Cluster:
                 continue
             if reply:
                 self._map = read_slots(reply, address[0])
+                self._doubted.clear()
                 await self._forget()
                 return None
         return failure

@@ -224,8 +224,8 @@ class Deployment:
         replies, acknowledged = await self._persist(operation, lambda: evaluate(line(), script, calls, wait))
         if acknowledged < least and any(reply[0] in STORED for reply in replies):
             raise NotReplicated(
-                f"{operation}: the write is stored on the master, but {acknowledged} of the {least} replicas asked for "
-                "are known to have it; do not write it again, see to the replicas",
+                f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
+                "for are known to have it; do not write it again, see to the replicas",
                 acknowledged,
             )
         return list(replies)

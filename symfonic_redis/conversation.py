@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
 from typing import Any, Protocol, runtime_checkable
 
 from symfonic_redis.errors import ConfigurationError, MemoryUnavailable, SymfonicRedisError
+from symfonic_redis.guard import is_async
 from symfonic_redis.scope import ScopeLike
 
 
@@ -123,20 +123,19 @@ def speaker_of(entry: Any) -> str:
     return str(metadata.get("speaker") or "") if isinstance(metadata, Mapping) else ""
 
 
-def with_their_calls(turns: Sequence[ConversationTurn], kept: Sequence[bool]) -> list[ConversationTurn]:
-    """Those of `turns` that are kept, without the tool results whose call is not.
+def chains(turns: Sequence[ConversationTurn]) -> list[list[int]]:
+    """For each turn the places of what must be shown with it: itself, and of a tool's result the call that it answers.
 
-    A result answers the last call of its id before it: some models give the same id again and again. A result may make
-    calls itself: left out, it takes their results along.
+    A result answers the last call of its id before it: some models give the same id again and again. What makes that
+    call may be a result itself, and needs its own. Empty for a result whose call is not among the turns.
     """
-    shown: dict[str, bool] = {}
-    chosen = []
-    for turn, wanted in zip(turns, kept, strict=True):
-        stays = wanted and (not turn.tool_call_id or shown.get(turn.tool_call_id, False))
-        if stays:
-            chosen.append(turn)
-        shown.update(dict.fromkeys(turn.tool_calls, stays))
-    return chosen
+    calls: dict[str, int] = {}
+    found: list[list[int]] = []
+    for index, turn in enumerate(turns):
+        call = calls.get(turn.tool_call_id, -1) if turn.tool_call_id else index
+        found.append([index] if call == index else [*found[call], index] if call >= 0 and found[call] else [])
+        calls.update(dict.fromkeys(turn.tool_calls, index))
+    return found
 
 
 def require_async(collaborator: object, method: str, otherwise: str) -> None:
@@ -145,8 +144,9 @@ def require_async(collaborator: object, method: str, otherwise: str) -> None:
     Raises:
         ConfigurationError: with the sentence `otherwise`, which says what is needed.
     """
-    found = getattr(collaborator, method, None)
-    if not iscoroutinefunction(found) and not iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004 - asks whether calling it is async, not whether it can be called
+    if isinstance(collaborator, type):
+        raise ConfigurationError(f"{otherwise}: pass an object, not the class {collaborator.__name__}")
+    if not is_async(getattr(collaborator, method, None)):
         raise ConfigurationError(f"{otherwise}: a {type(collaborator).__name__} has none")
 
 

@@ -6,12 +6,12 @@ raised: the turn is stored, and the conversation goes on.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from symfonic_redis.guard import within
 from symfonic_redis.models import Durability, MemoryLayer
 from symfonic_redis.nodes import turn_node
 from symfonic_redis.scope import ScopeLike, scope_address
@@ -81,7 +81,7 @@ class ForeignMirror:
 
     async def _tried(self, what: str, call: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         try:
-            return await asyncio.wait_for(call(*arguments), self._timeout)
+            return await within(call(*arguments), self._timeout)
         except Exception as error:  # noqa: BLE001 - any backend, so any error; the window must not suffer from it
             # The class alone: a backend's message may quote the node.
             _log.warning("the graph store failed to %s (%s); the window is not affected", what, type(error).__name__)

@@ -59,12 +59,19 @@ async def within(call: Awaitable[_T], seconds: float | None = None) -> _T:
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if not done:
             raise TimeoutError
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise _failure(error)
         return task.result()
     finally:
         if not task.done():
             task.add_done_callback(_heard)
             task.cancel()
             await asyncio.wait({task}, timeout=GRACE)
+
+
+def _failure(error: BaseException) -> Exception:
+    """What a call raised, as a failure: a library that exits or panics must not end a turn that can do without it."""
+    return error if isinstance(error, Exception) else RuntimeError(f"it raised {type(error).__name__}")
 
 
 def _heard(task: asyncio.Future[_T]) -> None:
@@ -110,5 +117,5 @@ async def in_thread(room: threading.Semaphore, function: Callable[..., _T], *arg
         raise
     found = await asyncio.wrap_future(outcome)
     if isinstance(found, _Raised):
-        raise found.error
+        raise _failure(found.error)
     return found

@@ -21,7 +21,7 @@ def require_port(  # noqa: PLR0917 - the parts of one sentence
         ConfigurationError: it says what to pass.
     """
     collaborator = getattr(capability, attribute, None)
-    if is_async(getattr(collaborator, method, None)):
+    if is_async(getattr(collaborator, method, None)) and not isinstance(collaborator, type):
         return
     raise ConfigurationError(
         f"{handler} needs a capability whose {attribute} has an async {method}({argument}): pass {example}"
@@ -61,14 +61,22 @@ def records_of(capability: Any, context: Any) -> tuple[Any, ...]:
         InvalidInput: that is no collection.
         BaseException: whatever it raised.
     """
-    made = capability.records_from(context)
+    return collection(capability.records_from(context), "records_from")
+
+
+def collection(made: Any, maker: str) -> tuple[Any, ...]:
+    """The records that somebody made; none for None.
+
+    Raises:
+        InvalidInput: that is no collection.
+    """
     if made is None:
         return ()
     if not isinstance(made, str | bytes | Mapping) and isinstance(made, Iterable):
         return tuple(made)
     if inspect.iscoroutine(made):
         made.close()
-    raise InvalidInput(f"records_from returned a {type(made).__name__}: return a list of MemoryRecords, or None")
+    raise InvalidInput(f"{maker} returned a {type(made).__name__}: return a list of MemoryRecords, or None")
 
 
 def ids_of(receipt: Any, attribute: str) -> tuple[Any, ...]:

@@ -55,7 +55,8 @@ class Keyring:
                 raise ConfigurationError(f"the key {name!r} is not {KEY_LENGTH} bytes: make one with os.urandom(32)")
         if current is None and not accept_plain:
             raise ConfigurationError("a keyring that seals nothing must read plain rows: pass accept_plain=True")
-        if current is not None and current not in keys:
+        chosen: object = current
+        if current is not None and (not isinstance(chosen, str) or current not in keys):
             raise ConfigurationError("current names none of the keyring's keys: pass the id of one")
         self.current = current
         self.accept_plain = accept_plain

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from symfonic_redis.errors import InvalidInput, MemoryUnavailable
 from symfonic_redis.guard import check_seconds, within
-from symfonic_redis.ports import ids_of, key_of, records_of, require_port, require_records_from
+from symfonic_redis.ports import collection, ids_of, key_of, records_of, require_port, require_records_from
 from symfonic_redis.records import ExtractionRequest, WriteRequest, same_scope
 from symfonic_redis.results import ResolvedInput, StageResult, applied, no_change
 from symfonic_redis.scope import scope_address
@@ -142,7 +142,7 @@ def consolidation_handler(capability: Any, *, timeout: float | None = EXTRACTION
         try:
             asked = ExtractionRequest(scope, request.prompt, turn.text)
             result = await within(capability.extractor.extract(asked), timeout)
-            records, discarded = tuple(result.records or ()), len(getattr(result, "dropped", ()) or ())
+            records, discarded = collection(result.records, "extract"), len(getattr(result, "dropped", ()) or ())
         except Exception as failure:  # noqa: BLE001 - a side effect, not the turn
             return no_change(_named(EXTRACTION_DEGRADED, failure), counts=counts)
         if getattr(result, "degraded", False):

@@ -21,7 +21,14 @@ from redis import asyncio as redis
 
 from symfonic_redis import telemetry
 from symfonic_redis.connection import Deployment
-from symfonic_redis.errors import ConfigurationError, KeyConflict, MemoryUnavailable, ScopeClosed, ServerRefused
+from symfonic_redis.errors import (
+    ConfigurationError,
+    KeyConflict,
+    MemoryUnavailable,
+    NotReplicated,
+    ScopeClosed,
+    ServerRefused,
+)
 from symfonic_redis.keys import scope_keys
 from symfonic_redis.layer import EVICTED_RETENTION, IDEMPOTENCY_TTL, WorkingLayer, check_count
 from symfonic_redis.models import MemoryEntry, PushReceipt, STMSummaryMode
@@ -50,17 +57,13 @@ class StandbyLayer(WorkingLayer):
     The first call that does not reach the server within the deadline puts the layer on standby; so does no other error.
     From then on, until the server answers again:
 
-    - `get_context` and `retrieve` return the window as this worker last read or wrote it, with its own waiting turns at
-      the end; a window that this worker never read raises `MemoryUnavailable` at once.
-    - `push` and `push_many` wait here, in order, and their receipts say `queued`. When the queue is full they raise
-      `MemoryUnavailable`; nothing that waits is dropped for it.
-    - everything else raises `MemoryUnavailable`, as ever.
+    - `get_context` and `retrieve` return the window as this worker last read or pushed it, its waiting turns at the
+      end; of a window that it never read they raise `MemoryUnavailable`, as everything else does.
+    - `push` and `push_many` wait here, and their receipts say `queued`; when the queue is full they raise.
 
-    When the server is back, what waits is stored conversation by conversation, in the order in which it was pushed,
-    once: a push that was stored before its answer was lost is recognised, for a day after it was first sent. Turns that
-    other workers wrote meanwhile stand before them. Turns of a conversation that was purged meanwhile are given up:
-    erasure wins. What the server refuses, as when it is out of memory, goes on waiting, and what was pushed to the same
-    conversation after it too.
+    When the server is back, what waits is stored in its order, once: a push that was stored before its answer was lost
+    is recognised, for a day. Turns that others wrote meanwhile stand before them. Turns of a conversation that a purge
+    closed are given up. What the server refuses goes on waiting, and what follows it. See docs/standby.md.
 
     Args:
         redis, max_entries, graph_store, and the options up to `strict`: see `WorkingLayer`.
@@ -123,16 +126,17 @@ class StandbyLayer(WorkingLayer):
 
         Raises:
             MemoryUnavailable: the server is away and this worker does not know the window.
-            CodecError: a row is damaged and the layer is strict.
         """
         keys = scope_keys(self.deployment.prefix, scope)
         if not self._away:
+            before = self._windows.get(keys.turns)
             try:
                 rows = await self.store.window_rows(keys, self.bounds.window)
             except MemoryUnavailable:
                 self._stand_by()
             else:
-                self._remember(keys.turns, rows)
+                if self._windows.get(keys.turns) is before:  # or a push was stored since, and is newer
+                    self._remember(keys.turns, rows)
                 return self.store.entries(keys, self._with_queued(keys.turns, rows))
         if keys.turns not in self._windows:
             raise MemoryUnavailable(
@@ -157,20 +161,17 @@ class StandbyLayer(WorkingLayer):
         only_if_empty: bool = True,
     ) -> int:
         """As `WorkingLayer.rehydrate_from_messages`; what waits for this scope is stored first."""
-        await self._replay(scope_keys(self.deployment.prefix, scope).turns)
+        key = scope_keys(self.deployment.prefix, scope).turns
+        await self._replay(key)
+        self._windows.pop(key, None)
         return await super().rehydrate_from_messages(scope, messages, max_turns=max_turns, only_if_empty=only_if_empty)
 
     async def aclose(self, seconds: float = 5.0) -> int:
-        """Wait at most `seconds` for what is queued to be stored, then give up the rest.
-
-        Returns:
-            How many pushes were given up; they are lost. The deployment stays open.
-        """
+        """Wait so long for what is queued to be stored, then give up the rest; return how many pushes are lost."""
         if self._watch is not None:
             await asyncio.wait([self._watch], timeout=seconds)
             self._watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watch
+            await asyncio.wait([self._watch])
         lost = self.queued
         self._queues.clear()
         self._bytes = 0
@@ -187,29 +188,43 @@ class StandbyLayer(WorkingLayer):
         if not self._away and key not in self._queues:
             try:
                 receipt = await super()._send(push)
+            except NotReplicated:
+                self._said(push)
+                raise
             except MemoryUnavailable:
                 self._stand_by()
             else:
-                if key in self._windows and not receipt.duplicate:
-                    self._remember(key, [*reversed(push.rows), *self._windows[key]])
+                if not receipt.duplicate:
+                    self._said(push)
                 return receipt
         return self._queue(push)
 
+    def _said(self, push: Push) -> None:
+        """Note what was stored at the end of a window that is known."""
+        key = push.keys.turns
+        if key in self._windows:
+            self._remember(key, [*reversed(push.rows), *self._windows[key]])
+
     def _queue(self, push: Push) -> PushReceipt:
         size = sum(map(len, push.rows))
+        key = push.keys.turns
+        if any(waiting.idempotency == push.idempotency for waiting in self._queues.get(key, ())):
+            return self._receipt(key, duplicate=True)
         if self.queued >= self._max_queued or self._bytes + size > MAX_QUEUED_BYTES:
             raise MemoryUnavailable(
                 f"{self.deployment.endpoint} is away and {self.queued} pushes wait already: retry later"
             )
         if self.foreign is not None:
             push = push._replace(turns=deepcopy(push.turns))  # the caller may change them meanwhile
-        key = push.keys.turns
         self._queues.setdefault(key, deque()).append(push)
         self._bytes += size
         telemetry.pushes_queued.add(1, self.deployment.attributes)
         self._watch_for_return()
+        return self._receipt(key, duplicate=False)
+
+    def _receipt(self, key: str, *, duplicate: bool) -> PushReceipt:
         rows = self._with_queued(key, self._windows.get(key, []))
-        return PushReceipt((), len(rows), 0, duplicate=False, queued=True)
+        return PushReceipt((), len(rows), 0, duplicate=duplicate, queued=True)
 
     def _with_queued(self, key: str, rows: list[bytes]) -> list[bytes]:
         """Rows, newest first, behind the conversation's own waiting ones that are not among them yet."""
@@ -249,8 +264,16 @@ class StandbyLayer(WorkingLayer):
                 self._away = True
             except ConfigurationError:
                 return  # the deployment was closed: `aclose` says what is lost
+            except Exception:  # noqa: BLE001 - whatever it is, it must not strand what waits
+                _log.exception("what waits could not be stored; it is tried again")
             if self._away or self._queues:
                 await asyncio.sleep(PAUSE * (0.5 + random.random()))  # noqa: S311 - jitter, no secret
+
+    def _replayed(self, push: Push, *, duplicate: bool) -> None:
+        telemetry.pushes_replayed.add(1, self.deployment.attributes)
+        known = self._windows.get(push.keys.turns, [])
+        if not duplicate or push.rows[-1] not in known:
+            self._said(push)
 
     async def _replay(self, key: str) -> None:
         """Store what waits for one conversation, oldest first.
@@ -261,8 +284,10 @@ class StandbyLayer(WorkingLayer):
         while queue := self._queues.get(key):
             push = queue[0]
             try:
-                await super()._send(push)
-                telemetry.pushes_replayed.add(1, self.deployment.attributes)
+                receipt = await super()._send(push)
+                self._replayed(push, duplicate=receipt.duplicate)
+            except NotReplicated:
+                self._replayed(push, duplicate=False)  # it is stored, and nobody waits for more
             except ScopeClosed:
                 telemetry.pushes_lost.add(1, self.deployment.attributes)
                 _log.warning("a push that waited is given up: its scope was purged meanwhile")

@@ -18,6 +18,7 @@ from symfonic_redis import (
     MemoryEntry,
     MemoryLayer,
     MemoryUnavailable,
+    NotReplicated,
     RedisEvictedSource,
     StandbyLayer,
     StreamGraphStore,
@@ -326,3 +327,54 @@ async def test_a_call_that_is_cancelled_does_not_put_the_layer_on_standby(server
 def test_a_wrong_bound_is_refused(one_redis, wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         StandbyLayer(one_redis, **wrong)
+
+
+async def test_what_was_replayed_is_known_in_the_next_outage(server, scope):
+    async with worker(server.url) as layer:
+        await layer.push(scope, said(scope, "a"))
+        await texts(layer, scope)
+        for turn in ("b", "c"):
+            server.kill()
+            assert (await layer.push(scope, said(scope, turn))).queued
+            server.start()
+            await back(layer)
+        server.kill()
+        assert await texts(layer, scope) == ["a", "b", "c"]
+
+
+async def test_a_window_that_was_rehydrated_is_not_served_as_it_was_before(server, scope):
+    async with worker(server.url) as layer:
+        assert await texts(layer, scope) == []
+        await layer.rehydrate_from_messages(scope, [{"role": "user", "content": "saved"}])
+        server.kill()
+        with pytest.raises(MemoryUnavailable):
+            await layer.get_context(scope)
+
+
+async def test_a_job_that_is_delivered_twice_meanwhile_waits_once(server, scope):
+    async with worker(server.url) as layer:
+        await layer.push(scope, said(scope, "a"))
+        await texts(layer, scope)
+        server.kill()
+        receipts = [await layer.push(scope, said(scope, "b"), idempotency_key="job") for _ in range(2)]
+        assert [receipt.duplicate for receipt in receipts] == [False, True]
+        assert await texts(layer, scope) == ["a", "b"]
+        assert layer.queued == 1
+
+
+async def test_a_master_that_is_back_before_its_replica_strands_nothing(tmp_path, scope):
+    with own_server(*AOF, directory=str(tmp_path)) as master:
+        async with connect(master.url, deadline=0.3, attempt_timeout=0.2, min_replicas=1) as deployment:
+            layer = StandbyLayer(deployment, max_entries=4)
+            master.kill()
+            for turn in "abc":
+                assert (await layer.push(scope, said(scope, turn))).queued
+            master.start()
+            await back(layer)  # no replica ever acknowledges: each is stored all the same
+            assert await texts(layer, scope) == ["a", "b", "c"]
+            with pytest.raises(NotReplicated):
+                await layer.push(scope, said(scope, "d"))
+            master.kill()
+            assert await texts(layer, scope) == ["a", "b", "c", "d"]
+            assert (await layer.push(scope, said(scope, "e"))).queued
+            assert await layer.aclose(0) == 1

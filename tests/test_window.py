@@ -96,7 +96,7 @@ async def test_the_limit_counts_turns_that_are_shown():
     assert len((await WorkingWindow(source, limit=4).block(SCOPE)).turns) == 4
     block = await WorkingWindow(source, limit=4, exclude=["tool"]).block(SCOPE)
     assert [turn.text for turn in block.turns] == ["q8", "q9", "q10", "q11"]
-    assert source.asked == [4, 16]
+    assert source.asked == [16, 16]
 
 
 def test_excluded_speakers_are_left_out_and_who_declares_none_never_is():
@@ -108,7 +108,8 @@ def test_excluded_speakers_are_left_out_and_who_declares_none_never_is():
 def test_a_tool_result_is_never_shown_without_its_call():
     window = WorkingWindow(Source(), limit=3)
     turns = [call("a", "b"), result("a"), result("b"), *said("thanks")]
-    assert [turn.text for turn in window.render(turns).turns] == ["thanks"]
+    # The call comes along, and with it as many of its results, the newest, as there is room for.
+    assert [turn.text for turn in window.render(turns).turns] == ["calls a b", "result of b", "thanks"]
     assert WorkingWindow(Source(), limit=4).render(turns).turns == tuple(turns)
     assert window.render([result("z"), *said("hm")]).text == "user: hm"
     # Nor one whose call comes later.
@@ -119,7 +120,6 @@ def test_a_result_that_makes_calls_takes_their_results_along():
     middle = ConversationTurn("t", "tool", "both", 0, tool_calls=("b",), tool_call_id="a")
     block = WorkingWindow(Source(), limit=3).render([call("a"), middle, result("b"), *said("x")])
     assert block.turns == tuple(said("x"))
-    assert block.reason == "2 tool results are left out: the calls that they answer are not among the turns"
     assert len(WorkingWindow(Source(), limit=4).render([call("a"), middle, result("b"), *said("x")]).turns) == 4
 
 
@@ -134,6 +134,33 @@ def test_a_result_belongs_to_the_last_call_of_its_id():
     window = WorkingWindow(Source(), limit=4)
     assert [turn.text for turn in window.render(turns).turns] == ["x", "calls a", "result of a"]
     assert [turn.text for turn in WorkingWindow(Source(), limit=1).render(turns).turns] == []
+
+
+def test_a_round_of_as_many_calls_as_the_limit_does_not_empty_the_block():
+    turns = [*said("q"), call("a", "b", "c", "d"), *map(result, "abcd")]
+    block = WorkingWindow(Source(), limit=4).render(turns)
+    assert [turn.text for turn in block.turns] == ["calls a b c d", "result of b", "result of c", "result of d"]
+    assert block.reason
+    assert len(WorkingWindow(Source(), limit=6).render(turns).turns) == 6
+
+
+def test_what_was_said_between_a_call_and_its_result_comes_along():
+    turns = [*said("q"), call("a"), *said("wait", "still there?"), result("a")]
+    assert [turn.text for turn in WorkingWindow(Source(), limit=4).render(turns).turns] == [t.text for t in turns[1:]]
+    assert [turn.text for turn in WorkingWindow(Source(), limit=3).render(turns).turns] == [t.text for t in turns[2:4]]
+
+
+async def test_a_block_says_when_excluded_speakers_left_nothing_to_show():
+    turns = [*said("q"), *said(*map(str, range(100)), speaker="tool")]
+    block = await WorkingWindow(Source(turns), limit=2, exclude=["tool"]).block(SCOPE)
+    assert (block.text, block.reason) == ("", "8 of the turns that were read are of speakers who are left out")
+
+
+@pytest.mark.parametrize("tokens", [None, 1.5, True, float("nan")])
+def test_a_counter_that_counts_nothing_is_refused(tokens):
+    window = WorkingWindow(Source(), max_tokens=5, count_tokens=lambda text: tokens)
+    with pytest.raises(ConfigurationError, match="whole number"):
+        window.render(said("a"))
 
 
 def test_a_budget_keeps_whole_turns_and_the_newest():
@@ -270,6 +297,8 @@ async def test_a_counter_that_fails_is_a_mistake_and_is_raised():
         ({"exclude": 5}, "list"),
         ({"count_tokens": 3, "max_tokens": 5}, "count_tokens"),
         ({"render": "x"}, "render"),
+        ({"exclude": [["x"]]}, "list"),
+        ({"source": Source}, "not the class"),
     ],
 )
 def test_a_wrong_argument_is_refused_at_once(options, said):
