@@ -137,3 +137,24 @@ def test_anything_else_is_not(found):
 def test_a_limit_that_is_none_is_refused(seconds):
     with pytest.raises(ConfigurationError, match="wait must be a positive number"):
         check_seconds("wait", seconds)
+
+
+class PanicError(BaseException):
+    """As libraries raise that are not written in Python."""
+
+
+async def test_what_is_no_ordinary_exception_is_a_failure_like_any_other():
+    async def panics():
+        raise PanicError
+
+    def panics_too():
+        raise PanicError
+
+    def leaves():
+        raise SystemExit("no credentials")
+
+    with pytest.raises(RuntimeError, match="PanicError"):
+        await within(panics(), 1)
+    for function, name in ((panics_too, "PanicError"), (leaves, "SystemExit")):
+        with pytest.raises(RuntimeError, match=name):
+            await in_thread(threading.Semaphore(1), function)

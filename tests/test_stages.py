@@ -586,3 +586,30 @@ def test_no_capability_at_all_is_refused():
 async def test_a_double_or_a_wrapped_method_is_async_enough(scope):
     writer = SimpleNamespace(write=AsyncMock(return_value=WriteReceipt(("a",))))
     assert (await write_handler(capability(writer=writer))(context(scope, fact(scope)))).changed
+
+
+# --- what must not pass construction, or be taken for records ---
+
+
+@pytest.mark.parametrize(
+    ("handler", "attribute"),
+    [(write_handler, "writer"), (consolidation_handler, "extractor"), (lifecycle_handler, "lifecycle")],
+)
+def test_a_class_in_place_of_an_object_is_refused(handler, attribute):
+    class Methods:
+        async def write(self, request): ...
+
+        async def extract(self, request): ...
+
+        async def flush(self, scope): ...
+
+    with pytest.raises(ConfigurationError, match=attribute):
+        handler(capability(**{attribute: Methods}))
+
+
+@pytest.mark.parametrize("records", ["abc", {"a": 1}, 5], ids=str)
+async def test_an_extractor_that_returns_no_list_has_failed(scope, records):
+    memory = capability(extractor=Extractor(lambda request: SimpleNamespace(records=records, dropped=())))
+    result = await consolidation_handler(memory)(context(scope))
+    assert result.reason.startswith("extraction degraded: InvalidInput")
+    assert memory.writer.requests == []

@@ -373,6 +373,13 @@ async def test_what_waits_without_turns_and_without_a_ttl_stays(redis, scope):
     assert float(await redis.call("test", "ZSCORE", keys.shared.scopes, keys.path)) >= 1e14
 
 
+async def test_a_writer_without_a_ttl_leaves_what_waits_its_own(redis, scope):
+    worker = Worker(redis, ttl=100)
+    await worker.stage(scope, fact(scope, "a"))  # no turns yet
+    await RedisMemoryWriter(redis).write(WriteRequest(scope, [fact(scope, "b")]))
+    assert 50_000 < await redis.call("test", "PTTL", scope_keys(redis.prefix, scope).staged) <= 100_000
+
+
 async def test_records_of_another_version_do_not_use_up_the_room(worker, scope):
     keys = scope_keys(worker.deployment.prefix, scope)
     strangers = [b"2 working a 1\nx", b"damaged", b"", b"1 working a"] * 3
