@@ -1,4 +1,4 @@
-"""What a word is by its form alone: no model, no word list of any language.
+"""What a word is by its form alone: no model, and no word list but the negations of a few languages.
 
 A word may be a value when it has digits, a capital, or a sign inside it. In a script without capitals every longer word
 may be one.
@@ -51,6 +51,20 @@ _CLOCK = re.compile(r"\d{1,2}(?:[:.]\d\d){1,2}")
 _COMPOUND = re.compile(r"[^\W\d_][-/][^\W\d_]")
 _SIGNED = re.compile(r"[^\W_][_@\\=][^\W_]|://|[^\W\d_]\.[^\W\d_]{2}|/\w+/")
 _CAMEL = re.compile(r"[^\W\d_][a-z][A-Z]")
+_NEGATION = re.compile(
+    r"[^\w]*(?:"
+    r"\w+n['\u2019]t|dont|cant|didnt|doesnt|isnt|not|no(?!\.)|never|none|cannot|without|nothing|neither|nor"  # English
+    r"|nicht|nichts|kein\w{0,2}|nie|niemals|ohne|niet|geen"  # German, Dutch
+    r"|ne|n['\u2019]\w+|pas|jamais|aucune?|sans|non|mai|senza"  # French, Italian
+    r"|nunca|ning[uú]n\w?|sin|n[aã]o|sem"  # Spanish, Portuguese
+    r"|не|нет|без|никогда|नहीं|لا|لم|لن|ليست?|بدون"
+    # "No, it is AB-12" says nothing against what follows, and "No. 5" is a number.
+    rf")[^\w{PAUSES}]*$"
+    # In a run of characters a negation is one of them, in Japanese endings the end.
+    rf"|(?![不没沒][{PAUSES}])[^\s\w]*[{HAN}]*[不没沒未无無]"
+    rf"|[{HIRAGANA}]*(?:ない|なかった|なく|(?<!すみ)ません(?:でした)?)(?![{HIRAGANA}])",
+    re.IGNORECASE,
+)
 
 
 _Form = tuple[float, bool, int, str, str]
@@ -151,6 +165,17 @@ def plain(text: str) -> str:
 def unit(word: str) -> bool:
     """Return whether a word after a number may be its unit, and not merely the next small word."""
     return word[0] in _SIGNS or (1 < len(word) <= _UNIT_CHARS and (len(word) > _SMALL_WORD or not word.islower()))
+
+
+def negations(words: list[str]) -> list[int]:
+    """Return which of the words are negations, in order."""
+    match = _NEGATION.match
+    return [at for at, word in enumerate(words) if match(word)]
+
+
+def ending(word: str) -> bool:
+    """Return whether a word is a Japanese ending."""
+    return bool(_ONLY_HIRAGANA.match(word))
 
 
 def unclosed(text: str) -> int:
