@@ -51,8 +51,8 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
             missed = 0 if any(map(bullets.add, _phrases(dialogue, value))) else missed + 1
         if missed > _MISSES or bullets.room < ROOM:
             break
-    bullets.fill(bullets.silent())
-    return bullets.text(), bool(bullets.silent()) or any(key not in bullets.covered for key in dialogue.values)
+    told = bullets.fill(bullets.silent())
+    return bullets.text(), not told or any(key not in bullets.covered for key in dialogue.values)
 
 
 def _phrases(dialogue: Dialogue, value: Value) -> Iterator[list[Span]]:

@@ -93,8 +93,11 @@ class Bullets:
         turns = [turn for turn in reversed(range(len(self.dialogue.speakers))) if turn not in self._bullets]
         return {turn: spans for turn in turns if (spans := self.dialogue.sentences(turn))}
 
-    def fill(self, turns: dict[int, list[Span]]) -> None:
-        """Use what room is left for a sentence of each of these turns, then for what else fits."""
+    def fill(self, turns: dict[int, list[Span]]) -> bool:
+        """Use what room is left for a sentence of each of these turns, then for the rest of what is kept.
+
+        Return whether each of them has a bullet now.
+        """
         # "Okay." and "Thank you." say little: what is longer comes before them.
         tried = [sorted(spans[:_TRIED], key=lambda span: span[2] - span[1] <= _BARE) for spans in turns.values()]
         for spans in tried:
@@ -104,10 +107,12 @@ class Bullets:
             for span in spans:
                 if self._fits(span):
                     self.add([span])
+        return turns.keys() <= self._bullets.keys()
 
     def _fits(self, span: Span) -> bool:
-        """Return whether a sentence may fit: a word has a character at least."""
-        return self.room >= max(ROOM, span[2] - span[1])
+        """Return whether a sentence may fit, at less cost than to try it."""
+        number, first, end = span
+        return self.room >= max(ROOM, len(self.dialogue.lines[number].text(first, end)))
 
     def complete(self) -> None:
         """Use what room is left for the rest of the sentences, the newest first."""

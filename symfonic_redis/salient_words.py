@@ -15,8 +15,8 @@ LONG = 4.0
 _AMOUNT = 3.0  # a number with a currency sign or a per cent sign, a short code
 QUOTED = 3.0
 CAPITALS = 3.0
-_NAME = 2.4  # a capital inside a sentence
-PHRASE = 2.0  # the whole of a list item, of what follows a label, of a short answer; a compound word
+_NAME = 2.4  # a capital inside a sentence; a compound word
+PHRASE = 2.0  # the whole of a list item, of what follows a label, of a short answer
 _NUMBER = 1.6  # any other number
 WORD = 1.0  # a word of a script without capitals
 
@@ -54,15 +54,16 @@ _CAMEL = re.compile(r"[^\W\d_][a-z][A-Z]")
 _NEGATION = re.compile(
     r"[^\w]*(?:"
     r"\w+n['\u2019]t|dont|cant|didnt|doesnt|isnt|not|no(?!\.)|never|none|cannot|without|nothing|neither|nor"  # English
-    r"|nicht|nichts|kein\w{0,2}|nie|niemals|ohne|niet|geen"  # German, Dutch
-    r"|ne|n['\u2019]\w+|pas|jamais|aucune?|sans|non|mai|senza"  # French, Italian
-    r"|nunca|ning[uú]n\w?|sin|n[aã]o|sem"  # Spanish, Portuguese
-    r"|не|нет|без|никогда|नहीं|لا|لم|لن|ليست?|بدون"
+    # Those of other languages not in capitals: SIN is an airport, NE a state.
+    r"|(?-i:[Nn]ichts?|[Kk]ein\w{0,2}|[Nn]ie|niemals|[Oo]hne|niet|geen"  # German, Dutch
+    r"|ne|n['\u2019]\w+|pas|jamais|[Aa]ucune?|[Ss]ans|[Nn]on|senza"  # French, Italian
+    r"|[Nn]unca|[Nn]ing[uú]n\w?|[Ss]in|[Nn][aã]o|[Ss]em"  # Spanish, Portuguese
+    r"|[Нн]\u0435т?|[Бб]\u0435з|никогда|नहीं|لا|لم|لن|ليست?|بدون)"
     # "No, it is AB-12" says nothing against what follows, and "No. 5" is a number.
-    rf")[^\w{PAUSES}]*$"
+    rf")[^\w{PAUSES}{COLONS}]*$"
     # In a run of characters a negation is one of them, in Japanese endings the end.
     rf"|(?![不没沒][{PAUSES}])[^\s\w]*[{HAN}]*[不没沒未无無]"
-    rf"|[{HIRAGANA}]*(?:ない|なかった|なく|(?<!すみ)ません(?:でした)?)(?![{HIRAGANA}])",
+    rf"|[{HIRAGANA}]*(?:ない|なかった|なく|(?<!すみ)ません(?:でした)?)(?:が|から|ので|けど|し|か)?(?![{HIRAGANA}])",
     re.IGNORECASE,
 )
 
@@ -133,7 +134,7 @@ def _weigh_mixed(core: str) -> tuple[float, bool]:
         name = len(core) > 1 and not (len(core) <= _ELISION and core[1] in "'\u2019")  # "I'll" is none, "O'Brien" is
         return (CAPITALS if len(core) > _INITIAL and core.isupper() else _NAME) if name else 0, name
     if _COMPOUND.search(core):
-        return PHRASE, False
+        return _NAME, False
     return _weigh_caseless(core) if _LETTER.search(core) else 0, False
 
 
