@@ -14,11 +14,12 @@ from typing import Any
 from symfonic_redis.salient_bullets import ROOM, Bullets, Span
 from symfonic_redis.salient_dialogue import Dialogue, Value
 from symfonic_redis.salient_values import Line
-from symfonic_redis.salient_words import CLOSES, COLONS, PAUSES, unclosed, unit
+from symfonic_redis.salient_words import CLOSES, COLONS, PAUSES, ending, unclosed, unit
 from symfonic_redis.summary import MAX_CHARS
 
 _LEFT, _LEFT_CHARS, _RIGHT_CHARS = 3, 28, 14  # words and characters of context
 _GROUP = 9  # words of a number in groups, or of a date in words, with the values beside it
+_DENIED = 5  # words after a value to look for its negation, as in "AB-12 was never sent"
 _BRACKETED = 5  # words to look for a bracket's other half
 _TRIED, _MISSES = 4000, 12  # so that a huge dialogue takes a bounded time
 
@@ -41,6 +42,8 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
         for number, line in enumerate(dialogue.lines):
             if line.found:
                 bullets.add(list({(number, *line.sentences(one.start, one.stop)) for one in line.found}))
+        for spans in bullets.silent().values():
+            bullets.add([spans[0], spans[-1]])
         return bullets.text(), False
     missed = 0
     for value in dialogue.ranked()[:_TRIED]:
@@ -48,8 +51,8 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
             missed = 0 if any(map(bullets.add, _phrases(dialogue, value))) else missed + 1
         if missed > _MISSES or bullets.room < ROOM:
             break
-    bullets.complete()
-    return bullets.text(), any(key not in bullets.covered for key in dialogue.values)
+    told = bullets.fill(bullets.silent())
+    return bullets.text(), not told or any(key not in bullets.covered for key in dialogue.values)
 
 
 def _phrases(dialogue: Dialogue, value: Value) -> Iterator[list[Span]]:
@@ -60,10 +63,25 @@ def _phrases(dialogue: Dialogue, value: Value) -> Iterator[list[Span]]:
     if head >= 0 and (first, end) == (start, stop):
         above = dialogue.lines[head]
         count = len(above.words)
-        yield [(head, max(above.starts[-1], count - _LEFT), count), (value.line, first, end)]
-    yield [(value.line, first, end)]
+        yield [(head, max(above.starts[-1], count - _LEFT), count), *_denied(value.line, line, first, end)]
+    yield _denied(value.line, line, first, end)
     if first < start:
-        yield [(value.line, *_window(line, start, stop, 1))]
+        yield _denied(value.line, line, *_window(line, start, stop, 1))
+
+
+def _denied(number: int, line: Line, first: int, end: int) -> list[Span]:
+    """Return the phrase with the negation of its sentence: without it, it would say the reverse."""
+    floor, ceiling = line.sentences(first, end)
+    at = line.negation(floor, end)
+    if at >= first:
+        return [(number, first, end)]
+    if at >= 0:
+        # A Japanese ending says nothing without the word it ends.
+        return [(number, at - (at > floor and ending(line.words[at])), at + 1), (number, first, end)]
+    at = line.negation(end, min(ceiling, end + _DENIED))
+    if at >= 0 and not any(word.rstrip()[-1] in PAUSES for word in line.words[end - 1 : at]):
+        end = min(ceiling, at + 2)
+    return [(number, first, end)]
 
 
 def _window(line: Line, start: int, stop: int, left: int) -> tuple[int, int]:

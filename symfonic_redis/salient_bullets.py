@@ -18,6 +18,7 @@ ROOM = 6
 _GAP = 3  # words between two pieces that are better said than left out
 _REACH = 15  # words from before which no value reaches into a piece: the longest value, and the gap
 _BARE = 2  # words of an answer that does not say what it answers
+_TRIED = 12  # sentences of a turn, so that many short ones take a bounded time
 
 
 class _Bullet:
@@ -86,6 +87,32 @@ class Bullets:
         for number, first, end in spans:
             self.covered.update(_keys(self.dialogue.lines[number], first, end, kept[number]))
         return True
+
+    def silent(self) -> dict[int, list[Span]]:
+        """Return the sentences of each turn that has words and no bullet, the newest turn first."""
+        turns = [turn for turn in reversed(range(len(self.dialogue.speakers))) if turn not in self._bullets]
+        return {turn: spans for turn in turns if (spans := self.dialogue.sentences(turn))}
+
+    def fill(self, turns: dict[int, list[Span]]) -> bool:
+        """Use what room is left for a sentence of each of these turns, then for the rest of what is kept.
+
+        Return whether each of them has a bullet now.
+        """
+        # "Okay." and "Thank you." say little: what is longer comes before them.
+        tried = [sorted(spans[:_TRIED], key=lambda span: span[2] - span[1] <= _BARE) for spans in turns.values()]
+        for spans in tried:
+            any(self._fits(span) and self.add([span]) for span in spans)
+        self.complete()
+        for spans in tried:
+            for span in spans:
+                if self._fits(span):
+                    self.add([span])
+        return turns.keys() <= self._bullets.keys()
+
+    def _fits(self, span: Span) -> bool:
+        """Return whether a sentence may fit, at less cost than to try it."""
+        number, first, end = span
+        return self.room >= max(ROOM, len(self.dialogue.lines[number].text(first, end)))
 
     def complete(self) -> None:
         """Use what room is left for the rest of the sentences, the newest first."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import pow, sqrt  # noqa: A004 - unlike the built-in `pow`, it always gives a float
@@ -18,6 +20,7 @@ _SPEAKER_CHARS = 40
 
 # Characters that are read: of all turns, or of each if those are more; of one turn.
 _READ, _READ_A_TURN, _READ_OF_TURN = 12_000, 240, 8000
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]").search
 _SEAMS = " \n\u3002"  # where a long text may be cut
 
 
@@ -88,6 +91,16 @@ class Dialogue:
             elif line.words[-1].rstrip()[-1] in COLONS:
                 head = number
         self._crowds.append(crowd)
+
+    def sentences(self, turn: int) -> list[tuple[int, int, int]]:
+        """Return a turn's sentences that have words: a line's number, its words from, to before."""
+        spans: list[tuple[int, int, int]] = []
+        for number in range(bisect_left(self.turns, turn), bisect_right(self.turns, turn)):
+            line = self.lines[number]
+            for first, end in zip(line.starts, [*line.starts[1:], len(line.words)], strict=True):
+                if any(map(_LETTER_OR_DIGIT, line.words[first:end])):
+                    spans.append((number, first, end))
+        return spans
 
     def ranked(self) -> list[Value]:
         """Return the values, the heaviest first."""

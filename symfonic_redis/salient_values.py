@@ -25,6 +25,7 @@ from symfonic_redis.salient_words import (
     WORD,
     Forms,
     core_of,
+    negations,
     plain,
 )
 
@@ -57,7 +58,7 @@ class Found(NamedTuple):
 class Line:
     """A line of a turn, in words. Those of a script without spaces carry the spaces that follow them."""
 
-    __slots__ = ("asks", "found", "glue", "mark", "starts", "words")
+    __slots__ = ("_nots", "asks", "found", "glue", "mark", "starts", "words")
 
     def __init__(self, words: list[str], glue: str, mark: str) -> None:
         self.words, self.glue = words, glue
@@ -65,6 +66,7 @@ class Line:
         self.starts = [0]  # where its sentences begin
         self.asks = False  # whether its last sentence is a question
         self.found: list[Found] = []  # in order
+        self._nots: list[int] | None = None  # which words are negations, once that was asked
 
     def text(self, start: int, stop: int) -> str:
         """Return these words as they were said, but with single spaces."""
@@ -77,6 +79,13 @@ class Line:
         after = bisect_left(self.starts, stop)
         end = self.starts[after] if after < len(self.starts) else len(self.words)
         return self.starts[bisect_right(self.starts, start) - 1], end
+
+    def negation(self, floor: int, stop: int) -> int:
+        """Return which word from `floor` to before `stop` is the last negation, or -1."""
+        if self._nots is None:
+            self._nots = negations(self.words)
+        at = bisect_left(self._nots, stop) - 1
+        return self._nots[at] if at >= 0 and self._nots[at] >= floor else -1
 
 
 def read(text: str, forms: Forms, *, answer: bool) -> Iterator[Line]:

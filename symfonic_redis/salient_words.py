@@ -1,4 +1,4 @@
-"""What a word is by its form alone: no model, no word list of any language.
+"""What a word is by its form alone: no model, and no word list but the negations of a few languages.
 
 A word may be a value when it has digits, a capital, or a sign inside it. In a script without capitals every longer word
 may be one.
@@ -15,8 +15,8 @@ LONG = 4.0
 _AMOUNT = 3.0  # a number with a currency sign or a per cent sign, a short code
 QUOTED = 3.0
 CAPITALS = 3.0
-_NAME = 2.4  # a capital inside a sentence
-PHRASE = 2.0  # the whole of a list item, of what follows a label, of a short answer; a compound word
+_NAME = 2.4  # a capital inside a sentence; a compound word
+PHRASE = 2.0  # the whole of a list item, of what follows a label, of a short answer
 _NUMBER = 1.6  # any other number
 WORD = 1.0  # a word of a script without capitals
 
@@ -51,6 +51,21 @@ _CLOCK = re.compile(r"\d{1,2}(?:[:.]\d\d){1,2}")
 _COMPOUND = re.compile(r"[^\W\d_][-/][^\W\d_]")
 _SIGNED = re.compile(r"[^\W_][_@\\=][^\W_]|://|[^\W\d_]\.[^\W\d_]{2}|/\w+/")
 _CAMEL = re.compile(r"[^\W\d_][a-z][A-Z]")
+_NEGATION = re.compile(
+    r"[^\w]*(?:"
+    r"\w+n['\u2019]t|dont|cant|didnt|doesnt|isnt|not|no(?!\.)|never|none|cannot|without|nothing|neither|nor"  # English
+    # Those of other languages not in capitals: SIN is an airport, NE a state.
+    r"|(?-i:[Nn]ichts?|[Kk]ein\w{0,2}|[Nn]ie|niemals|[Oo]hne|niet|geen"  # German, Dutch
+    r"|ne|n['\u2019]\w+|pas|jamais|[Aa]ucune?|[Ss]ans|[Nn]on|senza"  # French, Italian
+    r"|[Nn]unca|[Nn]ing[uú]n\w?|[Ss]in|[Nn][aã]o|[Ss]em"  # Spanish, Portuguese
+    r"|[Нн]\u0435т?|[Бб]\u0435з|никогда|नहीं|لا|لم|لن|ليست?|بدون)"
+    # "No, it is AB-12" says nothing against what follows, and "No. 5" is a number.
+    rf")[^\w{PAUSES}{COLONS}]*$"
+    # In a run of characters a negation is one of them, in Japanese endings the end.
+    rf"|(?![不没沒][{PAUSES}])[^\s\w]*[{HAN}]*[不没沒未无無]"
+    rf"|[{HIRAGANA}]*(?:ない|なかった|なく|(?<!すみ)ません(?:でした)?)(?:が|から|ので|けど|し|か)?(?![{HIRAGANA}])",
+    re.IGNORECASE,
+)
 
 
 _Form = tuple[float, bool, int, str, str]
@@ -119,7 +134,7 @@ def _weigh_mixed(core: str) -> tuple[float, bool]:
         name = len(core) > 1 and not (len(core) <= _ELISION and core[1] in "'\u2019")  # "I'll" is none, "O'Brien" is
         return (CAPITALS if len(core) > _INITIAL and core.isupper() else _NAME) if name else 0, name
     if _COMPOUND.search(core):
-        return PHRASE, False
+        return _NAME, False
     return _weigh_caseless(core) if _LETTER.search(core) else 0, False
 
 
@@ -151,6 +166,17 @@ def plain(text: str) -> str:
 def unit(word: str) -> bool:
     """Return whether a word after a number may be its unit, and not merely the next small word."""
     return word[0] in _SIGNS or (1 < len(word) <= _UNIT_CHARS and (len(word) > _SMALL_WORD or not word.islower()))
+
+
+def negations(words: list[str]) -> list[int]:
+    """Return which of the words are negations, in order."""
+    match = _NEGATION.match
+    return [at for at, word in enumerate(words) if match(word)]
+
+
+def ending(word: str) -> bool:
+    """Return whether a word is a Japanese ending."""
+    return bool(_ONLY_HIRAGANA.match(word))
 
 
 def unclosed(text: str) -> int:

@@ -135,6 +135,141 @@ def test_the_newest_mention_is_the_one_that_is_kept():
     assert text == "- user: Please cancel the code AB-1234 now."
 
 
+DENIALS = [
+    (
+        70,
+        "As far as I see there are not enough economy seats available on flight HAT139 this week",
+        "not enough economy seats available on flight HAT139",
+    ),
+    (60, "I am so sorry but I really don't remember the reservation ID any more", "don't remember the reservation ID"),
+    (
+        60,
+        "It seems I just don\u2019t remember the reservation ID right now, sorry",
+        "don\u2019t remember the reservation ID",
+    ),
+    (
+        60,
+        "I see that the travel insurance was not added to your reservation PEP4E0 at the time of booking",
+        "not added to your reservation PEP4E0",
+    ),
+    (
+        60,
+        "We could not yet for all that we tried find the parcel AB-1234 that was sent",
+        "not … find the parcel AB-1234",
+    ),
+    (45, "As of today flight HAT139 is never available to the members of the club", "HAT139 is never available"),
+    (
+        60,
+        "Es tut mir leid aber ich habe das Paket AB-1234 bis heute nicht erhalten und warte noch darauf",
+        "Paket AB-1234 bis heute nicht erhalten",
+    ),
+    (
+        60,
+        "es gibt keine freien plätze mehr für heute abend im zug ab-1234 nach dort hin",
+        "keine … abend im zug ab-1234",
+    ),
+    (
+        60,
+        "Je regrette mais je n\u2019ai pas encore reçu le colis AB-1234 de la semaine passée",
+        "pas encore reçu le colis AB-12",
+    ),
+    (60, "hasta la fecha nunca me ha llegado a casa el pedido AB-1234 que hice", "nunca … casa el pedido AB-1234"),
+    (60, "fino a oggi non ho mai ricevuto a casa il pacco AB-1234 che avevo ordinato", "non … casa il pacco AB-1234"),
+    (
+        60,
+        "до сих пор не получил я в своём городе посылку AB-1234 которую давно уже заказал",
+        "не получил я в своём городе посылку AB-1234",
+    ),
+    (30, "您好我到现在为止还没有收到\uff0c关于订单AB-1234的任何消息以及退款通知请尽快处理", "还没有收到\uff0c关于订单"),
+    (30, "注文AB-1234はまだ届いていませんので至急確認をお願いします", "注文AB-1234はまだ届いていません"),
+    (30, "昨日までに届かない荷物の番号は確かにAB-1234だと思いますのでよろしくお願いします", "届かない荷物の番号は"),
+    (50, "إلى حد الآن لم أستلم من المتجر الطلب رقم AB-1234 الذي دفعت ثمنه قبل أسبوعين", "لم أستلم من المتجر الطلب رقم"),
+]
+
+
+@pytest.mark.parametrize(("room", "content", "said"), DENIALS)
+def test_a_negation_is_kept_with_what_it_denies(room, content, said):
+    text, _ = told(("u", content), max_chars=room)
+    assert said in text
+    assert content not in text, "there would be room for all"
+
+
+@pytest.mark.parametrize(("room", "content", "said"), DENIALS)
+@pytest.mark.parametrize("less", [5, 10, 20, 30])
+def test_no_room_for_a_negation_leaves_out_what_it_denies(room, content, said, less):
+    text, cut = told(("u", content), max_chars=room - less)
+    if re.search("AB-1234|HAT139|PEP4E0|ID", text, re.IGNORECASE):
+        assert re.search("n['\u2019]t|not|never|nicht|keine|pas|nunca|non|не|没|ません|ない|لم", text)
+    else:
+        assert cut
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "No, for all that I know today the number is AB-1234 of the two that I have",
+        "Order no: as far as I know today the number is AB-1234 of the two that I have",
+        "No. 5 of those that are on the list here the number is AB-1234 of the two that I have",
+        "I came from SIN by way of two other towns and the number is AB-1234 of the two that I have",
+        "I do not know. As far as I can tell the number is AB-1234 of the two that I have",
+        "The number is AB-1234, the one of the two that I do not want to give back",
+    ],
+)
+def test_what_denies_something_else_stays_out(content):
+    text, _ = told(("u", content), max_chars=30)
+    assert re.fullmatch(r"- u: ([Tt]he )?number is AB-1234", text) or text == "- u: the number is AB-1234 of"
+
+
+PLAIN = [
+    ("user", "i want to cancel my trip to the coast. it was booked last week."),
+    ("assistant", "do you want it in cash or as a voucher, and shall i go on?"),
+    ("user", "okay. please go ahead and cancel it, in cash."),
+    ("assistant", "done, it is cancelled."),
+]
+
+
+def test_turns_without_values_are_told_too():
+    assert told(("user", "Yes, go ahead and cancel it.")) == ("- user: Yes, go ahead and cancel it.", False)
+    whole = "\n".join(f"- {speaker}: {content}" for speaker, content in PLAIN)
+    assert told(*PLAIN) == (whole, False)
+    assert told(*PLAIN, ("user", "..."), ("user", "")) == (whole, False), "no words are nothing to tell"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("oui, annulez-le s'il vous plaît.", "oui, annulez-le s'il vous plaît."),
+        ("sí, por favor cancélalo todo. gracias.", "sí, por favor cancélalo todo."),
+        ("да, отмените всё. спасибо.", "да, отмените всё."),
+        ("はい。", "はい。"),
+    ],
+)
+def test_a_decision_is_told_in_any_language(content, said):
+    assert said in told(("assistant", "shall i?"), ("user", content))[0]
+
+
+def test_the_newest_come_first_beside_what_has_values():
+    text, cut = told(*PLAIN, ("user", "Take AB-1234."), max_chars=115)
+    assert text.split("\n") == [
+        "- user: okay. please go ahead and cancel it, in cash.",
+        *(f"- {one[0]}: {one[1]}" for one in [PLAIN[3], ("user", "Take AB-1234.")]),
+    ]
+    assert cut, "two turns have no bullet"
+
+
+def test_no_limit_tells_the_first_and_the_last_sentence_of_a_turn_without_values():
+    text, cut = told(("user", "please stop it! " + "i mean all of it! " * 9 + "thank you so much."), max_chars=0)
+    assert text == "- user: please stop it! … thank you so much."
+    assert not cut
+
+
+@given(st.lists(st.text("ab .?\n", max_size=60), max_size=6), st.sampled_from([0, 1000]))
+def test_words_never_give_nothing(contents, max_chars):
+    text, cut = told(*[("user", content) for content in contents], max_chars=max_chars)
+    assert text.count("- user: ") == sum("a" in content or "b" in content for content in contents)
+    assert not cut
+
+
 def test_what_does_not_fit_is_told():
     turns = [("user", f"Take item number A-{n}00{n} please.") for n in range(9)]
     assert told(*turns, max_chars=100)[1]
@@ -312,12 +447,23 @@ def test_recall_on_real_transcripts(setting, least):
 
 @pytest.mark.parametrize(
     ("setting", "least"),
-    list(zip(SETTINGS, [(0.85, 0.82), (0.97, 0.91), (0.97, 0.91), (1.0, 0.95), (1.0, 1.0)], strict=True)),
+    list(zip(SETTINGS, [(0.85, 0.82), (0.97, 0.91), (0.97, 0.91), (1.0, 1.0), (1.0, 1.0)], strict=True)),
 )
 def test_recall_on_dialogues_of_other_domains_and_languages(setting, least):
     held, before = (recall(list(OWN.values()), summary, *setting) for summary in (of_value, by_rule))
     assert held[0] >= max(least[0], before[0])
     assert held[1] >= max(least[1], before[1])
+
+
+CROWDED = [("support", 4, 500), ("support", 6, 500)]  # the ids of its logs take the room of two names
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", OWN)
+def test_recall_of_each_dialogue_is_never_below_the_rule(name, setting):
+    held, before = (recall([OWN[name]], summary, *setting) for summary in (of_value, by_rule))
+    assert held[0] >= before[0]
+    assert held[1] >= before[1] or (name, *setting) in CROWDED
 
 
 @pytest.mark.parametrize("name", OWN)
