@@ -57,9 +57,9 @@ def acl_rules(
     """The rules of a user for one tenant, or for a service that serves all tenants of a prefix.
 
     `await client.execute_command("ACL", "SETUSER", name, "on", f">{password}", *acl_rules("acme"))`. The rules take
-    away what the user had before, but its passwords. They bind it only where the `default` user is off or has a password,
-    for any connection may RESET itself to that one. The commands are those of the scripts and of this package, so
-    make the rules anew when you upgrade it.
+    away what the user had before, but its passwords. They bind it only where the `default` user is off or has a
+    password, for any connection may RESET itself to that one. The commands are those of the scripts and of this
+    package, so make the rules anew when you upgrade it.
 
     A tenant's user runs everything but a relay, which serves all tenants of a partition. It reads the deployment's
     configuration and does not write it: connect once as a service, or run `symfonic-redis init`, before.

@@ -42,7 +42,7 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
         for number, line in enumerate(dialogue.lines):
             if line.found:
                 bullets.add(list({(number, *line.sentences(one.start, one.stop)) for one in line.found}))
-        for spans in bullets.silent().values():
+        for _, spans in list(bullets.silent()):
             bullets.add([spans[0], spans[-1]])
         return bullets.text(), False
     missed = 0
@@ -51,7 +51,7 @@ def salient(entries: Iterable[Any], max_chars: int = MAX_CHARS) -> tuple[str, bo
             missed = 0 if any(map(bullets.add, _phrases(dialogue, value))) else missed + 1
         if missed > _MISSES or bullets.room < ROOM:
             break
-    told = bullets.fill(bullets.silent())
+    told = bullets.fill()
     return bullets.text(), not told or any(key not in bullets.covered for key in dialogue.values)
 
 

@@ -88,16 +88,20 @@ class Bullets:
             self.covered.update(_keys(self.dialogue.lines[number], first, end, kept[number]))
         return True
 
-    def silent(self) -> dict[int, list[Span]]:
-        """Return the sentences of each turn that has words and no bullet, the newest turn first."""
-        turns = [turn for turn in reversed(range(len(self.dialogue.speakers))) if turn not in self._bullets]
-        return {turn: spans for turn in turns if (spans := self.dialogue.sentences(turn))}
+    def silent(self) -> Iterator[tuple[int, list[Span]]]:
+        """Yield each turn that has words and no bullet, the newest first, with its sentences."""
+        for turn in reversed(range(len(self.dialogue.speakers))):
+            if turn not in self._bullets and (spans := self.dialogue.sentences(turn)):
+                yield turn, spans
 
-    def fill(self, turns: dict[int, list[Span]]) -> bool:
-        """Use what room is left for a sentence of each of these turns, then for the rest of what is kept.
+    def fill(self) -> bool:
+        """Use what room is left for a sentence of each turn without a bullet, then for the rest of what is kept.
 
-        Return whether each of them has a bullet now.
+        Return whether each turn with words has a bullet now.
         """
+        if self.room < ROOM:
+            return next(self.silent(), None) is None
+        turns = dict(self.silent())
         # "Okay." and "Thank you." say little: what is longer comes before them.
         tried = [sorted(spans[:_TRIED], key=lambda span: span[2] - span[1] <= _BARE) for spans in turns.values()]
         for spans in tried:
