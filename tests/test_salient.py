@@ -257,6 +257,16 @@ def test_the_newest_come_first_beside_what_has_values():
     assert cut, "two turns have no bullet"
 
 
+def test_each_turn_gets_a_sentence_before_one_gets_more():
+    turns = [
+        ("user", "please stop all of it! and then rest!"),
+        ("user", "okay! please start all of it! and then rest!"),
+    ]
+    text, cut = told(*turns, max_chars=66)
+    assert text == "- user: please stop all of it!\n- user: please start all of it!"
+    assert not cut
+
+
 def test_no_limit_tells_the_first_and_the_last_sentence_of_a_turn_without_values():
     text, cut = told(("user", "please stop it! " + "i mean all of it! " * 9 + "thank you so much."), max_chars=0)
     assert text == "- user: please stop it! … thank you so much."
