@@ -31,9 +31,15 @@ end
 local function touch(ttl)
     local ends = now + (ttl == '' and 1e14 or tonumber(ttl))
     local added = redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', ends), path) == 1
+    local member = added and redis.pcall('SADD', KEYS[5], ARGV[4])
+    if type(member) == 'table' then
+        -- Of the wrong type: taken back, or the index would name a scope that is not there.
+        redis.call('ZREM', KEYS[4], path)
+        error(member.err)
+    end
     local held = hold(KEYS[4], ttl, added and redis.call('ZCARD', KEYS[4]) == 1)
     if added or held then
-        local first = redis.call('SADD', KEYS[5], ARGV[4]) == 1
+        local first = (member or redis.call('SADD', KEYS[5], ARGV[4])) == 1
         -- For as long as the tenant's own index, which may have been told long after this one.
         local left = redis.call('PTTL', KEYS[4])
         hold(KEYS[5], left < 0 and '' or left, first and redis.call('SCARD', KEYS[5]) == 1)

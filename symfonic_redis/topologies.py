@@ -30,6 +30,9 @@ from symfonic_redis.urls import Many, embedded_port, fake_pool, read_many, read_
 from symfonic_redis.wire import Line, Wire
 
 # What a client of a cluster is told of the cluster or of itself, and its nodes' connections are not.
+UNREADABLE = "the URL cannot be read: write it as redis://user:password@host:port/db"
+"""What is said of a URL, which is never quoted: it may hold a password."""
+
 _CLIENTS_OWN = ("connection_class", "max_connections", "redis_connect_func", "response_callbacks", "himport_registry")
 
 
@@ -79,6 +82,8 @@ def reach(target: Target, limits: Limits) -> Reach | tuple[str, str]:
         ConfigurationError: it cannot be read, is no client, or asks for replicas where there are none to be found.
     """
     if isinstance(target, str):
+        if any("\ud800" <= char <= "\udfff" for char in target):
+            raise ConfigurationError(UNREADABLE)  # a lone surrogate has no bytes
         many = read_many(target)
         if many is None:
             scheme, path = read_url(target)
@@ -113,7 +118,7 @@ def _reach_url(url: str, many: Many | None, limits: Limits) -> Reach:
     # Refused outside the handler: the driver's message may quote the URL, and with it the password.
     with suppress(ValueError, TypeError, driver.RedisError):
         return _reach_one(url, limits) if many is None else _reach_many(many, limits)
-    raise ConfigurationError("the URL cannot be read: write it as redis://user:password@host:port/db")
+    raise ConfigurationError(UNREADABLE)
 
 
 def _reach_cluster_of(client: RedisCluster, limits: Limits) -> Reach:

@@ -191,7 +191,9 @@ async def test_who_may_only_read_reads_everything_and_writes_nothing(acls, admin
         if tenant is None:
             await relay_status(redis)
         assert await denials(acls.users) == []
-        for name in set(WRITES) - {"update_node"} | set(TREES) | set(TENANTS):
+        # A summary that is gone, or that another writes, is told without a write; before 7.0 rights are not asked first.
+        asked = set() if acls.selectors else {"summary"}
+        for name in set(WRITES) - {"update_node"} - asked | set(TREES) | set(TENANTS):
             with pytest.raises(AccessDenied):
                 await do(worker, name)
     assert await dump(admin, f"{acls.prefix}:*") == before

@@ -98,8 +98,8 @@ def test_no_command_walks_the_keyspace_or_knows_the_payload(name):
     _, body = split(name)
     commands = {command.upper() for command in re.findall(r"redis\.call\('(\w+)'", body)}
     assert not commands & {"KEYS", "SCAN", "HSCAN", "SSCAN", "ZSCAN", "FLUSHDB", "FLUSHALL", "RANDOMKEY", "SORT"}
-    assert not re.search(r"\b(cmsgpack|struct|bit|cjson|loadstring|pcall|math\.random|os)\b[.(]", body)
-    assert set(re.findall(r"\bredis\.(\w+)", body)) <= {"call", "acl_check_cmd", "error_reply"}
+    assert not re.search(r"\b(cmsgpack|struct|bit|cjson|loadstring|(?<!redis\.)pcall|math\.random|os)\b[.(]", body)
+    assert set(re.findall(r"\bredis\.(\w+)", body)) <= {"call", "pcall", "acl_check_cmd", "error_reply"}
 
 
 @every_file

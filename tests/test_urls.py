@@ -278,6 +278,13 @@ def test_an_option_that_the_driver_refuses_is_an_error_of_ours(scheme, option):
     assert PASSWORD not in everything_said(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "unix", "fake", "embedded", "redis+cluster", "redis+sentinel"])
+@pytest.mark.parametrize("rest", ["h?\ud800", "\udfff@h:1", "h:1/\ud800", "u:\ud800@h"])
+def test_a_url_that_has_no_bytes_is_refused(scheme, rest):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        connect(f"{scheme}://{rest}")
+
+
 def test_an_ssl_option_that_the_driver_refuses_is_an_error_of_ours():
     with pytest.raises(ConfigurationError, match="cannot be read"):
         connect("rediss://host:1?ssl_cert_reqs=x")
