@@ -191,7 +191,7 @@ async def test_who_may_only_read_reads_everything_and_writes_nothing(acls, admin
         if tenant is None:
             await relay_status(redis)
         assert await denials(acls.users) == []
-        # A summary that is gone, or that another writes, is told without a write; before 7.0 rights are not asked first.
+        # A summary that is gone, or that another writes, is told without a write, and 6.2 cannot ask for rights.
         asked = set() if acls.selectors else {"summary"}
         for name in set(WRITES) - {"update_node"} - asked | set(TREES) | set(TENANTS):
             with pytest.raises(AccessDenied):
