@@ -6,6 +6,7 @@ import logging
 import re
 
 import pytest
+from keyspace import dump
 from seen import keys_of, snapshot, texts
 
 from symfonic_redis import (
@@ -13,9 +14,12 @@ from symfonic_redis import (
     KeyConflict,
     MemoryLayer,
     MemoryNode,
+    MemoryRecord,
+    RedisMemoryWriter,
     ServerRefused,
     StreamGraphStore,
     WorkingLayer,
+    WriteRequest,
     connect,
 )
 from symfonic_redis.codec import encode
@@ -242,3 +246,19 @@ async def test_a_shared_key_of_another_type_stops_every_write_before_it_writes(s
             with pytest.raises(KeyConflict):
                 await call
         assert [await redis.call("test", "DUMP", one) for one in content] == before
+
+
+async def test_a_scopes_first_write_beside_a_tenants_key_of_another_type_leaves_no_trace(server, prefix, scope, turn):
+    async with connect(server.url, prefix=prefix, feed=10) as redis:
+        await redis.call("test", "LPUSH", scope_keys(prefix, scope).shared.tenants, "not ours")
+        layer = WorkingLayer(redis, graph_store=StreamGraphStore(redis))
+        before = await dump(redis, f"{prefix}:*")
+        for call in (
+            layer.push(scope, turn()),
+            layer.rehydrate_from_messages(scope, [{"role": "user", "content": "x"}]),
+            StreamGraphStore(redis).add_node(scope, NODE),
+            RedisMemoryWriter(layer).write(WriteRequest(scope, [MemoryRecord(scope=scope, content="x")])),
+        ):
+            with pytest.raises(KeyConflict):
+                await call
+        assert await dump(redis, f"{prefix}:*") == before
