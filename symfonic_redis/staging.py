@@ -13,7 +13,7 @@ from symfonic_redis.connection import Deployment, deployment_of
 from symfonic_redis.errors import CodecError, ConfigurationError, MemoryUnavailable
 from symfonic_redis.foreign import ForeignMirror
 from symfonic_redis.keys import ScopeKeys, scope_keys
-from symfonic_redis.layer import IDEMPOTENCY_TTL, WorkingLayer
+from symfonic_redis.layer import IDEMPOTENCY_TTL, WorkingLayer, check_count
 from symfonic_redis.models import Durability, MemoryEntry, MemoryLayer, check_ttl, coerce_durability
 from symfonic_redis.pending import decode_record, encode_record
 from symfonic_redis.records import FlushReceipt, MemoryRecord, WriteReceipt, WriteRequest, record_of, request_of
@@ -57,9 +57,7 @@ class RedisMemoryWriter:
         max_staged: int = MAX_STAGED,
         ttl: float | None = None,
     ) -> None:
-        given: object = max_staged  # an untyped caller may pass anything
-        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_STAGED:
-            raise ConfigurationError(f"max_staged must be a whole number from 1 to {MOST_STAGED}: correct it")
+        check_count("max_staged", max_staged, least=1, most=MOST_STAGED)
         if isinstance(target, WorkingLayer):
             if ttl is not None:
                 raise ConfigurationError("a writer has its layer's ttl: leave it away here, and set it on the layer")
