@@ -15,7 +15,8 @@ from redis import exceptions as driver
 
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.routing import Address, SlotMap, read_slots, resolved, slot_of
-from symfonic_redis.wire import Command, Wire, succeeded
+from symfonic_redis.resp import Command
+from symfonic_redis.wire import Wire, exchange_all
 
 HOPS = 5
 """Redirections of one command that are followed in one attempt."""
@@ -56,18 +57,21 @@ class Cluster:
         self._doubted: set[Address] = set()
         self._closed = False
 
-    async def exchange(self, *command: str | bytes | int) -> Any:
+    async def exchange_everywhere(self, command: Command, until: float | None = None) -> list[Any]:
         """See `Line`."""
-        replies, _ = await self.exchange_each([command])
-        return succeeded(replies)[0]
+        async with asyncio.timeout_at(until):
+            masters = (await self._slots()).replicas
+            replies = await _all(exchange_all(self._node(address), [command], until) for address in masters)
+        return [reply for (reply,) in replies]
 
-    async def exchange_everywhere(self, *command: str | bytes | int) -> list[Any]:
-        """See `Line`."""
-        masters = (await self._slots()).replicas
-        return await _all(self._node(address).exchange(*command) for address in masters)
-
-    async def exchange_each(self, commands: Sequence[Command], wait: Command | None = None) -> Outcome:
+    async def exchange_each(
+        self, commands: Sequence[Command], wait: Command | None = None, until: float | None = None
+    ) -> Outcome:
         """See `Line`. Commands of one node go in one go, to all nodes at a time; those of one slot stay in order."""
+        async with asyncio.timeout_at(until):
+            return await self._exchange(commands, wait, until)
+
+    async def _exchange(self, commands: Sequence[Command], wait: Command | None, until: float | None) -> Outcome:
         await self._slots()
         if self._doubted and self._looking is not None:
             # A node did not answer: who took over is looked up before it is asked again.
@@ -78,7 +82,7 @@ class Cluster:
             groups.setdefault(self._place(slot), []).append(number)
         replies: list[Any] = [None] * len(commands)
         acknowledged = await _all(
-            self._group(address, numbers, commands, slots, replies, wait) for address, numbers in groups.items()
+            self._group(address, numbers, commands, slots, replies, wait, until) for address, numbers in groups.items()
         )
         return replies, min(acknowledged, default=0)
 
@@ -98,9 +102,10 @@ class Cluster:
         slots: Sequence[int | None],
         replies: list[Any],
         wait: Command | None,
+        until: float | None,
     ) -> int:
         """Exchange some of the commands with one node and fill in their replies; return how many acknowledged."""
-        answers, acknowledged = await self._send(address, [commands[number] for number in numbers], wait)
+        answers, acknowledged = await self._send(address, [commands[number] for number in numbers], wait, until)
         sent_on: dict[int, list[tuple[int, Any]]] = {}
         for number, answer in zip(numbers, answers, strict=True):
             replies[number] = answer
@@ -116,7 +121,7 @@ class Cluster:
         async def follow(slot: int) -> list[int]:
             counts = []
             for number, answer in sent_on[slot]:
-                replies[number], count = await self._follow(commands[number], slot, address, answer, wait)
+                replies[number], count = await self._follow(commands[number], slot, address, answer, wait, until)
                 counts.append(count)
             return counts
 
@@ -126,8 +131,8 @@ class Cluster:
             counts.append(acknowledged)
         return min(counts)
 
-    async def _follow(
-        self, command: Command, slot: int, asked: Address, answer: Any, wait: Command | None
+    async def _follow(  # noqa: PLR0917 - the parts of one exchange
+        self, command: Command, slot: int, asked: Address, answer: Any, wait: Command | None, until: float | None
     ) -> tuple[Any, int]:
         """Send one command, unless it has an answer already, and follow where it is sent on to."""
         count = 0
@@ -135,23 +140,25 @@ class Cluster:
             if isinstance(answer, driver.MovedError):
                 asked = resolved(answer.host, answer.port, asked[0])
                 self._moved(slot, asked)
-                (answer,), count = await self._send(asked, [command], wait)
+                (answer,), count = await self._send(asked, [command], wait, until)
             elif isinstance(answer, driver.AskError):
                 asked = resolved(answer.host, answer.port, asked[0])
                 # Together, on one connection: it lets in just the command that follows.
-                (_, answer), count = await self._send(asked, [("ASKING",), command], wait)
+                (_, answer), count = await self._send(asked, [("ASKING",), command], wait, until)
             elif answer is _UNSENT:
                 asked = self._place(slot)
-                (answer,), count = await self._send(asked, [command], wait)
+                (answer,), count = await self._send(asked, [command], wait, until)
             else:
                 break
         if isinstance(answer, driver.AskError):
             answer = driver.TryAgainError("the slot moves too fast to be followed")
         return answer, count
 
-    async def _send(self, address: Address, commands: Sequence[Command], wait: Command | None) -> Outcome:
+    async def _send(
+        self, address: Address, commands: Sequence[Command], wait: Command | None, until: float | None
+    ) -> Outcome:
         try:
-            replies, acknowledged = await self._node(address).exchange_each(commands, wait)
+            replies, acknowledged = await self._node(address).exchange_each(commands, wait, until)
         except BaseException:
             # Also when it took too long and the attempt was cut off.
             self._doubted.add(address)
@@ -213,7 +220,7 @@ class Cluster:
         for address in [*known, *self._seeds]:
             try:
                 async with asyncio.timeout(LOOK):
-                    reply = await self._node(address).exchange("CLUSTER", "SLOTS")
+                    (reply,) = await exchange_all(self._node(address), [("CLUSTER", "SLOTS")])
             except (driver.RedisError, OSError, ConfigurationError) as error:
                 failure = error
                 continue

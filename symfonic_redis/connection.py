@@ -22,7 +22,8 @@ from symfonic_redis.options import ATTEMPT_TIMEOUT, DEADLINE, MAX_CONNECTIONS, M
 from symfonic_redis.retry import persist
 from symfonic_redis.scripts import STORED, Script
 from symfonic_redis.topologies import Limits, Reach, Target, reach, refused, started
-from symfonic_redis.wire import Command, Line, exchange_all
+from symfonic_redis.resp import Command, Packed, Word
+from symfonic_redis.wire import Line, exchange_all
 
 
 class Deployment:
@@ -54,7 +55,8 @@ class Deployment:
         self.encryption = options.get("encryption")
         self.min_replicas = options.get("min_replicas", 0)
         connections, replicas = options.get("max_connections", MAX_CONNECTIONS), options.get("read_from") == "replica"
-        self._limits = Limits(connections, self.attempt_timeout, replicas)
+        self.coalesce = options.get("coalesce", True)
+        self._limits = Limits(connections, self.attempt_timeout, replicas, self.coalesce)
         self.permitted: set[str] = set()
         self._target = target
         self._scheme = ""
@@ -184,14 +186,14 @@ class Deployment:
         """Send one command to each master; return the raw replies. Errors as of `call`."""
         if not self._opened:
             await self.open()
-        return list(await self._persist(operation, lambda: self._line().exchange_everywhere(*command)))
+        return list(await self._persist(operation, lambda until: self._line().exchange_everywhere(command, until)))
 
     async def run(
         self,
         operation: str,
         script: Script,
-        keys: Sequence[str],
-        args: Sequence[str | bytes | int],
+        keys: Sequence[str] | Packed,
+        args: Sequence[Word | Packed],
         *,
         replica: bool = False,
     ) -> Any:
@@ -221,7 +223,7 @@ class Deployment:
         least = self.min_replicas if script.once else 0
         wait = ("WAIT", least, max(1, int(300 * min(self.attempt_timeout, self.deadline)))) if least else None
         line = self._nearest() if replica else self._line
-        replies, acknowledged = await self._persist(operation, lambda: evaluate(line(), script, calls, wait))
+        replies, acknowledged = await self._persist(operation, lambda until: evaluate(line(), script, calls, wait, until))
         if acknowledged < least and any(reply[0] in STORED for reply in replies):
             raise NotReplicated(
                 f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
@@ -233,10 +235,10 @@ class Deployment:
     async def _exchange(self, operation: str, commands: Sequence[Command], line: Callable[[], Line]) -> list[Any]:
         if not self._opened:
             await self.open()
-        return list(await self._persist(operation, lambda: exchange_all(line(), commands)))
+        return list(await self._persist(operation, lambda until: exchange_all(line(), commands, until)))
 
     async def _call(self, operation: str, *command: str | bytes | int) -> Any:
-        return await self._persist(operation, lambda: self._line().exchange(*command))
+        return (await self._persist(operation, lambda until: exchange_all(self._line(), [command], until)))[0]
 
     def _line(self) -> Line:
         if self._wire is None:

@@ -8,13 +8,16 @@ from typing import Any
 from redis import exceptions as driver
 
 from symfonic_redis.scripts import Script
-from symfonic_redis.wire import Command, Line, succeeded
+from symfonic_redis.resp import Command, Packed, Word
+from symfonic_redis.wire import Line, succeeded
 
-Call = tuple[Sequence[str], Sequence[str | bytes | int]]
+Call = tuple[Sequence[str] | Packed, Sequence[Word | Packed]]
 """Keys and arguments of one call of a script."""
 
 
-async def evaluate(line: Line, script: Script, calls: Sequence[Call], wait: Command | None) -> tuple[list[Any], int]:
+async def evaluate(
+    line: Line, script: Script, calls: Sequence[Call], wait: Command | None, until: float | None
+) -> tuple[list[Any], int]:
     """Call a script once for each of `calls`; return the replies in order, and how many replicas acknowledged all.
 
     A server may lose a script at any time (a restart, a failover, SCRIPT FLUSH), one node of a cluster alone: what it
@@ -22,16 +25,18 @@ async def evaluate(line: Line, script: Script, calls: Sequence[Call], wait: Comm
 
     Raises the driver's error for the first call that failed.
     """
-    replies, acknowledged = await line.exchange_each([_command("EVALSHA", script.sha, *call) for call in calls], wait)
+    replies, acknowledged = await line.exchange_each([_command("EVALSHA", script.sha, *call) for call in calls], wait, until)
     missing = [number for number, reply in enumerate(replies) if isinstance(reply, driver.NoScriptError)]
     if missing:
         whole = [_command("EVAL", script.text, *calls[number]) for number in missing]
-        found, count = await line.exchange_each(whole, wait)
+        found, count = await line.exchange_each(whole, wait, until)
         acknowledged = count if len(missing) == len(calls) else min(acknowledged, count)
         for number, reply in zip(missing, found, strict=True):
             replies[number] = reply
     return succeeded(replies), acknowledged
 
 
-def _command(name: str, script: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Command:
+def _command(name: str, script: str, keys: Sequence[str] | Packed, args: Sequence[Word | Packed]) -> Command:
+    if isinstance(keys, Packed):
+        return name, script, keys.count, keys, *args
     return name, script, len(keys), *keys, *args

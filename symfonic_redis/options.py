@@ -40,6 +40,7 @@ class Options(TypedDict, total=False):
             carries an operation id: every write of memory, not the books of a relay.
         read_from: "replica" lets a replica answer reads of a scope's window and nodes, on a cluster or behind
             sentinels; they may be behind by what the replica is ("master").
+        coalesce: calls that are made at once travel together (True); see docs/performance.md.
     """
 
     prefix: str
@@ -51,6 +52,7 @@ class Options(TypedDict, total=False):
     encryption: Keyring | None
     min_replicas: int
     read_from: Literal["master", "replica"]
+    coalesce: bool
 
 
 _SECONDS = {"deadline": LONGEST, "attempt_timeout": LONGEST}
@@ -82,6 +84,8 @@ def check_options(options: Mapping[str, object]) -> None:
             raise ConfigurationError(f"{name} must be a whole number from {least} to {most:.0f}: correct it")
     if options.get("read_from", "master") not in ("master", "replica"):
         raise ConfigurationError('read_from must be "master" or "replica": correct it')
+    if not isinstance(options.get("coalesce", True), bool):
+        raise ConfigurationError("coalesce must be True or False: correct it")
     encryption = options.get("encryption")
     if encryption is not None and not isinstance(encryption, Keyring):
         raise ConfigurationError("encryption must be a Keyring: pass Keyring({id: key}, current=id)")

@@ -135,7 +135,7 @@ _T = TypeVar("_T")
 
 
 async def persist(
-    attempt: Callable[[], Awaitable[_T]],
+    attempt: Callable[[float], Awaitable[_T]],
     *,
     operation: str,
     endpoint: str,
@@ -143,10 +143,10 @@ async def persist(
     attempt_timeout: float,
     attributes: Mapping[str, str | int],
 ) -> _T:
-    """Await `attempt()` until it succeeds, fails for good, or the deadline passes.
+    """Await `attempt(until)` until it succeeds, fails for good, or the deadline passes.
 
     Args:
-        attempt: makes one attempt; called again for each.
+        attempt: makes one attempt, and gives it up with `TimeoutError` at a time of the loop; called again for each.
         operation: its name, for errors and metrics.
         endpoint: where it goes, without credentials.
         deadline: seconds for all attempts and the pauses between them.
@@ -162,8 +162,7 @@ async def persist(
     pause = FIRST_PAUSE
     while True:
         try:
-            async with asyncio.timeout_at(min(ends, loop.time() + attempt_timeout)):
-                return await attempt()
+            return await attempt(min(ends, loop.time() + attempt_timeout))
         except (driver.RedisError, OSError) as error:  # a TimeoutError is an OSError
             if not is_transient(error):
                 raise translate(error, operation, endpoint) from error

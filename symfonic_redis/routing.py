@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from symfonic_redis.wire import Command
+from symfonic_redis.resp import Command, Packed, Word
 
 Address = tuple[str, int]
 """Host and port of a node."""
@@ -38,15 +38,15 @@ class SlotMap(NamedTuple):
 
 def key_of(command: Command) -> bytes | None:
     """The key by which a command finds its node; None when any master can answer."""
-    name = _text(command[0]).upper()
-    key: str | bytes | int | None = None
+    words = [word.first if isinstance(word, Packed) else word for word in command]
+    name = _text(words[0]).upper()
+    key: Word | None = None
     if name in _SCRIPTED:
-        key = command[_FIRST_OF_SCRIPT] if int(command[_FIRST_OF_SCRIPT - 1]) else None
+        key = words[_FIRST_OF_SCRIPT] if int(words[_FIRST_OF_SCRIPT - 1]) else None
     elif name in _STREAMED:
-        words = [_text(word).upper() if isinstance(word, str) else "" for word in command]
-        key = command[words.index("STREAMS") + 1]
+        key = words[[_text(word).upper() if isinstance(word, str) else "" for word in words].index("STREAMS") + 1]
     elif name not in KEYLESS:
-        key = command[1]
+        key = words[1]
     return key if key is None or isinstance(key, bytes) else str(key).encode()
 
 

@@ -14,31 +14,35 @@ from typing import Any, Protocol
 from redis import asyncio as redis
 from redis import exceptions as driver
 
+from symfonic_redis.channel import Channel
 from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.resp import Command, pack
 from symfonic_redis.retry import code_of
-
-Command = Sequence[str | bytes | int]
-"""A command's name and its arguments."""
 
 PATIENCE = 1.0
 """Seconds that closing waits for attempts under way before it takes their connections away."""
+
+LARGE = 262_144
+"""Bytes of commands beyond which an attempt has a connection of its own: others would wait for it to be sent."""
+
+_BLOCKING = frozenset({"XREAD"})
+"""Commands that make everything wait that is sent behind them."""
 
 
 class Line(Protocol):
     """What leads to where the data is: the connections to one server, or to the nodes of a cluster."""
 
-    async def exchange(self, *command: str | bytes | int) -> Any:
-        """Send one command and read its reply; errors are the driver's."""
-        ...
-
-    async def exchange_each(self, commands: Sequence[Command], wait: Command | None = None) -> tuple[list[Any], int]:
+    async def exchange_each(
+        self, commands: Sequence[Command], wait: Command | None = None, until: float | None = None
+    ) -> tuple[list[Any], int]:
         """Send commands in one go; return the replies in order, errors of single commands among them.
 
         With `wait`, a WAIT, it follows on each connection that is used; the least of its replies is returned too.
+        `until` is when to give up, in the loop's time, with `TimeoutError`. Other errors are the driver's.
         """
         ...
 
-    async def exchange_everywhere(self, *command: str | bytes | int) -> list[Any]:
+    async def exchange_everywhere(self, command: Command, until: float | None = None) -> list[Any]:
         """Send one command to each master; return the replies."""
         ...
 
@@ -55,9 +59,9 @@ def succeeded(replies: list[Any]) -> list[Any]:
     return replies
 
 
-async def exchange_all(line: Line, commands: Sequence[Command]) -> list[Any]:
+async def exchange_all(line: Line, commands: Sequence[Command], until: float | None = None) -> list[Any]:
     """Send commands in one go and return their replies in order; raise the first error when all are read."""
-    replies, _ = await line.exchange_each(commands)
+    replies, _ = await line.exchange_each(commands, None, until)
     return succeeded(replies)
 
 
@@ -66,15 +70,23 @@ class Wire:
 
     Args:
         pool: the driver's.
-        limit: attempts at a time; others wait. Beyond their own limit the driver's pools raise, or lose the wake-up of
-            a waiter that was cancelled.
+        limit: attempts at a time that have a connection of their own; others wait. Beyond their own limit the driver's
+            pools raise, or lose the wake-up of a waiter that was cancelled.
         owned: closing closes the pool too.
+        patience: seconds in which the shared connection must be made.
+        shared: attempts share one connection, but those that would keep others waiting.
     """
 
-    def __init__(self, pool: redis.ConnectionPool, limit: int, *, owned: bool) -> None:
+    def __init__(
+        self, pool: redis.ConnectionPool, limit: int, *, owned: bool, patience: float, shared: bool
+    ) -> None:
         self._pool = pool
         self._gate = asyncio.Semaphore(limit)
         self._owned = owned
+        self._patience = patience
+        self._shared = shared
+        self._channel: Channel | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way = 0
         self._quiet = asyncio.Event()
@@ -83,31 +95,26 @@ class Wire:
     @property
     def idle(self) -> bool:
         """Whether no attempt is under way, nor waits to be."""
-        return not self._under_way
+        return not self._under_way and (self._channel is None or self._channel.idle)
 
-    async def exchange(self, *command: str | bytes | int) -> Any:
+    async def exchange_everywhere(self, command: Command, until: float | None = None) -> list[Any]:
         """See `Line`."""
-        replies, _ = await self.exchange_each([command])
-        return succeeded(replies)[0]
+        return await exchange_all(self, [command], until)
 
-    async def exchange_everywhere(self, *command: str | bytes | int) -> list[Any]:
+    async def exchange_each(
+        self, commands: Sequence[Command], wait: Command | None = None, until: float | None = None
+    ) -> tuple[list[Any], int]:
         """See `Line`."""
-        return [await self.exchange(*command)]
-
-    async def exchange_each(self, commands: Sequence[Command], wait: Command | None = None) -> tuple[list[Any], int]:
-        """See `Line`."""
-        self._under_way += 1
-        try:
-            async with self._gate:
-                connection = await self._take()
-                try:
-                    return await _converse(connection, commands, wait)
-                finally:
-                    await self._pool.release(connection)
-        finally:
-            self._under_way -= 1
-            if self._closed and not self._under_way:
-                self._quiet.set()
+        self._check()
+        data = pack(commands if wait is None else [*commands, wait])
+        if self._shared and wait is None and commands[0][0] not in _BLOCKING and len(data) <= LARGE:
+            channel = self._channel
+            if channel is None or not channel.usable:
+                channel = await self._open(until)
+            if channel is not None:
+                return await channel.exchange(data, len(commands), until), 0
+        async with asyncio.timeout_at(until):
+            return await self._alone(data, len(commands), wait)
 
     async def close(self) -> None:
         """See `Line`."""
@@ -115,34 +122,71 @@ class Wire:
         if self._under_way:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), PATIENCE)
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._channel is not None:
+            await self._channel.close(PATIENCE)
         if self._owned:
             await self._pool.aclose()
 
-    async def _take(self) -> Any:
+    async def _alone(self, data: bytes, count: int, wait: Command | None) -> tuple[list[Any], int]:
+        """Exchange over a connection that nobody else has meanwhile."""
+        self._under_way += 1
+        try:
+            async with self._gate:
+                self._check()
+                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
+                try:
+                    return await _converse(connection, data, count, wait)
+                finally:
+                    await self._pool.release(connection)
+        finally:
+            self._under_way -= 1
+            if self._closed and not self._under_way:
+                self._quiet.set()
+
+    async def _open(self, until: float | None) -> Channel | None:
+        """Make the shared connection, once for all who need it; None when none can be shared."""
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._connect())
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        async with asyncio.timeout_at(until):
+            await asyncio.wait([self._opening])
+        self._check()
+        if (failure := self._opening.exception()) is not None:
+            raise failure
+        return self._channel
+
+    async def _connect(self) -> None:
+        if self._channel is not None:
+            await self._channel.close(0)
+            self._channel = None
+        connection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
+        try:
+            async with asyncio.timeout(self._patience):
+                await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        if Channel.suits(connection):
+            self._channel = Channel(connection, self._patience)
+        else:
+            self._shared = False
+            await connection.disconnect()
+
+    def _check(self) -> None:
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
         if self._closed or loop is not self._loop:
             what = "is closed: call connect() again" if self._closed else "belongs to another event loop: connect there"
             raise ConfigurationError(f"this deployment {what}")
-        return await self._pool.get_connection()  # type: ignore[no-untyped-call]  # the driver leaves it untyped
 
 
-def pack(commands: Sequence[Command]) -> bytes:
-    """Commands as the protocol has them. The driver's own packing takes several times as long for many arguments."""
-    parts: list[bytes] = []
-    for command in commands:
-        parts.append(b"*%d\r\n" % len(command))
-        for word in command:
-            data = word if type(word) is bytes else str(word).encode()
-            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
-
-
-async def _converse(connection: Any, commands: Sequence[Command], wait: Command | None) -> tuple[list[Any], int]:
-    sent = commands if wait is None else [*commands, wait]
-    await connection.send_packed_command(pack(sent))
+async def _converse(connection: Any, data: bytes, count: int, wait: Command | None) -> tuple[list[Any], int]:
+    await connection.send_packed_command(data)
     replies: list[Any] = []
-    for _ in sent:
+    for _ in range(count if wait is None else count + 1):
         # Also after one that failed: the connection must be left clean.
         try:
             replies.append(await connection.read_response(disable_decoding=True))

@@ -32,6 +32,8 @@ ORDER = (
     "scripts",
     "acl",
     "retry",
+    "resp",
+    "channel",
     "wire",
     "routing",
     "cluster",

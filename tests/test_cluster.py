@@ -29,6 +29,7 @@ from symfonic_redis import (
 )
 from symfonic_redis.cluster import Cluster
 from symfonic_redis.keys import partition_of, scope_keys
+from symfonic_redis.wire import exchange_all
 
 ORG = TenantScope.root("org", "acme")
 MANY = [ORG.child("conversation", f"c{number}") for number in range(40)]
@@ -380,10 +381,7 @@ class Node:
     def __init__(self, log: list[tuple[int, tuple]], port: int, answers: dict[str, list]) -> None:
         self._log, self._port, self._answers = log, port, answers
 
-    async def exchange(self, *command):
-        return (await self.exchange_each([command]))[0][0]
-
-    async def exchange_each(self, commands, wait=None):
+    async def exchange_each(self, commands, wait=None, until=None):
         self._log += [(self._port, tuple(command)) for command in commands]
         replies = [self._answers[command[0]].pop(0) for command in commands]
         return replies, self._answers["WAIT"].pop(0) if wait else 0
@@ -434,4 +432,4 @@ async def test_of_two_nodes_the_lesser_number_of_replicas_counts():
 async def test_redirections_without_end_are_given_up_for_this_attempt():
     router, _ = two_nodes({"GET": [MovedError("1 :2")] * 9}, {"GET": [MovedError("1 :1")] * 9})
     with pytest.raises(TryAgainError):
-        await router.exchange("GET", "{1}a")
+        await exchange_all(router, [("GET", "{1}a")])
