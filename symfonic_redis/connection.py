@@ -19,7 +19,7 @@ from symfonic_redis.errors import ConfigurationError, NotReplicated
 from symfonic_redis.evaluate import Call, evaluate
 from symfonic_redis.keys import check_prefix
 from symfonic_redis.options import ATTEMPT_TIMEOUT, DEADLINE, MAX_CONNECTIONS, MAX_ROW_BYTES, Options, check_options
-from symfonic_redis.retry import persist
+from symfonic_redis.retry import persist, translate
 from symfonic_redis.scripts import STORED, Script
 from symfonic_redis.topologies import Limits, Reach, Target, reach, refused, started
 from symfonic_redis.resp import Command, Packed, Word
@@ -218,19 +218,47 @@ class Deployment:
         self, operation: str, script: Script, calls: Sequence[Call], *, replica: bool = False
     ) -> list[Any]:
         """Run a script once for each of `calls`, all again when one is not answered; otherwise as `run`."""
+        replies = await self.run_each(operation, script, calls, replica=replica)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    async def run_each(
+        self,
+        operation: str,
+        script: Script,
+        calls: Sequence[Call],
+        *,
+        replica: bool = False,
+        deadline: float | None = None,
+    ) -> list[Any]:
+        """As `run_many`, but the error of a call that the server refuses stands in its place.
+
+        `deadline`: seconds for all, else the deployment's.
+        """
         if not self._opened:
             await self.open()
         least = self.min_replicas if script.once else 0
         wait = ("WAIT", least, max(1, int(300 * min(self.attempt_timeout, self.deadline)))) if least else None
         line = self._nearest() if replica else self._line
-        replies, acknowledged = await self._persist(operation, lambda until: evaluate(line(), script, calls, wait, until))
-        if acknowledged < least and any(reply[0] in STORED for reply in replies):
+        replies, acknowledged = await persist(
+            lambda until: evaluate(line(), script, calls, wait, until),
+            operation=operation,
+            endpoint=self.endpoint,
+            deadline=self.deadline if deadline is None else deadline,
+            attempt_timeout=self.attempt_timeout,
+            attributes=self.attributes,
+        )
+        replies = [translate(one, operation, self.endpoint) if isinstance(one, Exception) else one for one in replies]
+        stored = any(not isinstance(reply, Exception) and reply[0] in STORED for reply in replies)
+        if acknowledged < least and stored:
             raise NotReplicated(
                 f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
                 "for are known to have it; do not write it again, see to the replicas",
                 acknowledged,
             )
-        return list(replies)
+        return replies
 
     async def _exchange(self, operation: str, commands: Sequence[Command], line: Callable[[], Line]) -> list[Any]:
         if not self._opened:

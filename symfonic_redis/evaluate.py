@@ -7,9 +7,10 @@ from typing import Any
 
 from redis import exceptions as driver
 
-from symfonic_redis.scripts import Script
 from symfonic_redis.resp import Command, Packed, Word
-from symfonic_redis.wire import Line, succeeded
+from symfonic_redis.retry import is_transient
+from symfonic_redis.scripts import Script
+from symfonic_redis.wire import Line
 
 Call = tuple[Sequence[str] | Packed, Sequence[Word | Packed]]
 """Keys and arguments of one call of a script."""
@@ -23,7 +24,8 @@ async def evaluate(
     A server may lose a script at any time (a restart, a failover, SCRIPT FLUSH), one node of a cluster alone: what it
     did not run is sent again, whole, and nothing else.
 
-    Raises the driver's error for the first call that failed.
+    An error that another attempt would meet too stands in its call's place among the replies. Raises any other: then
+    all calls are to be made again, as they were.
     """
     replies, acknowledged = await line.exchange_each([_command("EVALSHA", script.sha, *call) for call in calls], wait, until)
     missing = [number for number, reply in enumerate(replies) if isinstance(reply, driver.NoScriptError)]
@@ -33,7 +35,10 @@ async def evaluate(
         acknowledged = count if len(missing) == len(calls) else min(acknowledged, count)
         for number, reply in zip(missing, found, strict=True):
             replies[number] = reply
-    return succeeded(replies), acknowledged
+    for reply in replies:
+        if isinstance(reply, Exception) and is_transient(reply):
+            raise reply
+    return replies, acknowledged
 
 
 def _command(name: str, script: str, keys: Sequence[str] | Packed, args: Sequence[Word | Packed]) -> Command:

@@ -35,7 +35,7 @@ so one script handles them atomically on Redis Cluster, and a tenant's conversat
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from urllib.parse import quote, unquote
@@ -43,6 +43,7 @@ from zlib import crc32
 
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.models import MemoryLayer
+from symfonic_redis.resp import Packed
 from symfonic_redis.scope import SCOPE_PATH_DELIMITER, ScopeLike, scope_address
 
 PARTITIONS = 1024
@@ -175,7 +176,10 @@ def relays_key(prefix: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScopeKeys:
-    """The keys of one scope. `digest` (16 hex digits) marks the scope in the ids of its nodes."""
+    """The keys of one scope. `digest` (16 hex digits) marks the scope in the ids of its nodes.
+
+    `packed` holds what has been packed of them, by a name; it goes when they leave the cache.
+    """
 
     tenant: str
     path: str
@@ -187,6 +191,7 @@ class ScopeKeys:
     ops: str
     ops_old: str
     idem: str
+    packed: dict[object, Packed] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def identity(self) -> str:

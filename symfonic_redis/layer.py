@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from redis import asyncio as redis
 
+from symfonic_redis.coalesce import Coalescer
 from symfonic_redis.connection import Deployment, deployment_of
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.foreign import ForeignMirror
@@ -24,7 +25,7 @@ from symfonic_redis.models import (
     STMSummaryMode,
     check_ttl,
 )
-from symfonic_redis.pushes import Push, encode_turn, prepare
+from symfonic_redis.pushes import Push, Target, encode_turn, prepare
 from symfonic_redis.render import Scrubber, render_entry
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scope import ScopeLike
@@ -98,6 +99,7 @@ class WorkingLayer:
             self.mirror = Mirror(_WORKING, working_graph_retention, graph_store.ttl)
         elif graph_store is not None:
             self.foreign = ForeignMirror(graph_store, working_graph_retention, self.deployment.deadline)
+        self._pushes = Coalescer(self.store, Target(self.bounds, self.mirror))
         self._warned: set[tuple[str, str | None]] = set()
 
     async def push(
@@ -161,14 +163,7 @@ class WorkingLayer:
         return await self._send(push)
 
     async def _send(self, push: Push) -> PushReceipt:
-        receipt = await self.store.push(
-            push.keys,
-            push.rows,
-            self.bounds,
-            mirror=self.mirror,
-            extras=push.extras,
-            idempotency=push.idempotency,
-        )
+        receipt = await self._pushes.push(push)
         if self.foreign and not receipt.duplicate:
             added = await self.foreign.add(push.scope, push.turns, push.durabilities)
             receipt = receipt._replace(node_ids=added)

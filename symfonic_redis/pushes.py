@@ -1,18 +1,26 @@
-"""Turns on their way to a window, encoded and sealed: what will be stored is settled before anything is sent."""
+"""Turns on their way to a window: what is sent for them, settled before anything is sent, and what the reply means."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from symfonic_redis import telemetry
 from symfonic_redis.errors import InvalidInput
-from symfonic_redis.keys import ScopeKeys, scope_keys
-from symfonic_redis.models import Durability, coerce_durability
-from symfonic_redis.nodes import turn_extra
-from symfonic_redis.retention import Idempotency
+from symfonic_redis.evaluate import Call
+from symfonic_redis.keys import ScopeKeys, encode_id, scope_keys
+from symfonic_redis.limits import HARD_CAP, check_batch
+from symfonic_redis.models import Durability, PushReceipt, coerce_durability
+from symfonic_redis.nodes import node_id, turn_extra
+from symfonic_redis.resp import Packed, Word, packed
+from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.rows import encode_entry
 from symfonic_redis.scope import ScopeLike
 from symfonic_redis.store import Store
+
+_KNOWN_KEY = 2
+"""The state in which push.lua reports that another operation had the idempotency key."""
 
 
 class Push(NamedTuple):
@@ -37,6 +45,23 @@ class Push(NamedTuple):
     idempotency: Idempotency | None = None
 
 
+class Target(NamedTuple):
+    """Where a layer's turns go.
+
+    Attributes:
+        bounds: how many rows stay.
+        mirror: also append them to a stream, in the same script.
+    """
+
+    bounds: Bounds
+    mirror: Mirror | None
+
+    @property
+    def layer(self) -> str:
+        """The layer of the mirror, or the one that it would be."""
+        return self.mirror.layer if self.mirror else "working"
+
+
 def prepare(store: Store, scope: ScopeLike, entries: Iterable[Any], durability: object, *, mirrored: bool) -> Push:
     """The turns as they will be stored.
 
@@ -48,6 +73,7 @@ def prepare(store: Store, scope: ScopeLike, entries: Iterable[Any], durability: 
     durabilities = [_resolve(durability, turn) for turn in turns]
     keys = scope_keys(store.deployment.prefix, scope)
     rows = [encode_turn(store, keys, turn) for turn in turns]
+    check_batch(rows)
     extras: list[bytes] = []
     if mirrored:
         seal = store.seal(keys)
@@ -67,9 +93,107 @@ def encode_turn(store: Store, keys: ScopeKeys, entry: Any) -> bytes:
     return row
 
 
+def key_names(keys: ScopeKeys, layer: str) -> list[str]:
+    """The keys of a push, as lua/push.lua has them."""
+    shared = keys.shared
+    return [
+        *(keys.ops, keys.ops_old, shared.closed, shared.scopes, shared.tenants, shared.feed, shared.feed_seq),
+        *(keys.turns, keys.graph(layer), keys.edits(layer), keys.idem, keys.staged),
+    ]
+
+
+def call_of(store: Store, pushes: Sequence[Push], target: Target) -> Call:
+    """What lua/push.lua is called with for pushes of one scope; for several, none of which has a name, as one."""
+    first = pushes[0]
+    keys, feed, layer = first.keys, store.deployment.feed, target.layer
+    names = keys.packed.get(layer)
+    if names is None:
+        names = keys.packed[layer] = packed(*key_names(keys, layer))
+    place = keys.packed.get(feed)
+    if place is None:
+        caps: tuple[Word, Word] = ("", "") if feed is None else (feed, feed * HARD_CAP)
+        place = keys.packed[feed] = packed(keys.path, encode_id(keys.tenant), *caps)
+    name = first.idempotency
+    rows, extras = first.rows, first.extras
+    if len(pushes) > 1:
+        rows = [row for push in pushes for row in push.rows]
+        if any(push.extras for push in pushes):
+            extras = [extra for push in pushes for extra in push.extras or [b""] * len(push.rows)]
+    args: list[Word | Packed] = [*store.operation("push"), place, _packed(target)]
+    args += [name.digest if name else b"", name.ttl if name else 0, len(rows), *rows, *extras]
+    return names, args
+
+
+@lru_cache(maxsize=256)
+def _packed(target: Target) -> Packed:
+    bounds, mirror = target
+    return packed(
+        bounds.window,
+        bounds.rows,
+        _text(bounds.ttl),
+        "" if mirror is None else _text(mirror.cap) or "all",
+        _text(mirror.ttl if mirror else None),
+    )
+
+
+def receipts_of(store: Store, pushes: Sequence[Push], target: Target, reply: Any) -> Iterator[PushReceipt]:
+    """What the reply says of each push that was in the call: as if each had been a call of its own.
+
+    Raises:
+        AccessDenied, ScopeClosed: nothing was written.
+    """
+    state, receipt, *lengths = store.accepted("push", reply)
+    window, evicted, first = receipt.split()
+    bounds, mirror = target
+    if lengths:  # a receipt of an attempt before does not tell them
+        if mirror:
+            telemetry.mirror_length.record(lengths[1], store.deployment.attributes)
+        if lengths[0] > bounds.rows:
+            store.complain(
+                "bounds",
+                "a conversation holds %d rows where this worker keeps %d: another worker's bounds are wider, "
+                "or they were lowered; each write removes up to 16 more",
+                lengths[0],
+                bounds.rows,
+            )
+    if state == _KNOWN_KEY:
+        telemetry.duplicates.add(1, store.deployment.attributes)
+        yield PushReceipt((), int(window), 0, duplicate=True)
+        return
+    added = sum(len(push.rows) for push in pushes)
+    # How many turns the window held before; if some went, it was this many short of what it had to hold.
+    held = int(window) + int(evicted) - added
+    time, _, sequence = first.decode().partition("-")
+    number = int(sequence or 0)
+    for push in pushes:
+        count = len(push.rows)
+        gone = max(0, held + count - bounds.window)
+        held += count - gone
+        nodes: tuple[str, ...] = ()
+        if sequence:
+            # Of more than the mirror keeps, the first are trimmed already.
+            kept = count if mirror is None or mirror.cap is None else min(count, mirror.cap)
+            ids = range(number + count - kept, number + count)
+            nodes = tuple(node_id(f"{time}-{at}", target.layer, push.keys) for at in ids)
+            number += count
+        _count(store, count, gone, held)
+        yield PushReceipt(nodes, held, gone, duplicate=False)
+
+
+def _count(store: Store, pushed: int, evicted: int, window: int) -> None:
+    attributes = store.deployment.attributes
+    telemetry.turns_pushed.add(pushed, attributes)
+    telemetry.turns_evicted.add(evicted, attributes)
+    telemetry.window_length.record(window, attributes)
+
+
 def _resolve(durability: object, entry: Any) -> Durability | None:
     marker = durability
     metadata = getattr(entry, "metadata", None)
     if marker is None and isinstance(metadata, Mapping):
         marker = metadata.get("durability")
     return None if marker is None else coerce_durability(marker)
+
+
+def _text(value: int | None) -> str:
+    return "" if value is None else str(value)

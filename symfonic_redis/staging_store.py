@@ -111,7 +111,7 @@ class StagingStore(Store):
             telemetry.turns_evicted.add(int(evicted), attributes)
             telemetry.window_length.record(int(window), attributes)
         if int(left):
-            self._complain(
+            self.complain(
                 f"left:{keys.staged}",
                 "%s staged records of a scope are damaged or of a newer version and go on waiting: upgrade this worker",
                 left,
@@ -123,7 +123,7 @@ class StagingStore(Store):
         try:
             return unseal_id(name, self.seal(keys))
         except CodecError as error:
-            self._complain(f"id:{keys.staged}", "an id of %s was published and cannot be read: %s", keys.staged, error)
+            self.complain(f"id:{keys.staged}", "an id of %s was published and cannot be read: %s", keys.staged, error)
             return name
 
     async def waiting(self, keys: ScopeKeys) -> list[bytes]:

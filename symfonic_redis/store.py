@@ -13,9 +13,8 @@ from symfonic_redis.connection import Deployment
 from symfonic_redis.errors import AccessDenied, CodecError, InvalidInput, KeyConflict, KeyringMismatch, ScopeClosed
 from symfonic_redis.keys import ScopeKeys, encode_id
 from symfonic_redis.limits import HARD_CAP, MAX_CHANGED, check_batch
-from symfonic_redis.models import MemoryEntry, PushReceipt
-from symfonic_redis.nodes import node_id
-from symfonic_redis.retention import Bounds, Idempotency, Mirror
+from symfonic_redis.models import MemoryEntry
+from symfonic_redis.retention import Bounds
 from symfonic_redis.rows import decode_entry
 from symfonic_redis.scripts import script
 from symfonic_redis.sealing import PLAIN, Seal
@@ -29,9 +28,6 @@ _DENIED = 4
 
 _CLOSED = 3
 """The state in which a write reports that its scope is closed; see lua/closed.lua."""
-
-_KNOWN_KEY = 2
-"""The state in which push.lua reports that another operation had the idempotency key."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,66 +49,6 @@ class Store:
         """What seals and opens the rows of a scope: all that enters and leaves a store is sealed."""
         ring = self.deployment.encryption
         return Seal(ring, keys.identity) if ring else PLAIN
-
-    async def push(
-        self,
-        keys: ScopeKeys,
-        rows: Sequence[bytes],
-        bounds: Bounds,
-        *,
-        mirror: Mirror | None = None,
-        extras: Sequence[bytes] = (),
-        idempotency: Idempotency | None = None,
-    ) -> PushReceipt:
-        """Append rows, oldest first, in one round trip; see lua/push.lua.
-
-        Args:
-            keys: of the scope.
-            rows: encoded entries, at most `MAX_BATCH` and `MAX_BATCH_BYTES`.
-            bounds: how many rows stay.
-            mirror: also append them to a stream, in the same script.
-            extras: as many as rows, or none: what a node needs beyond its row.
-            idempotency: store the rows only if this name is not remembered.
-        """
-        check_batch(rows)
-        layer = mirror.layer if mirror else "working"
-        names = (keys.turns, keys.graph(layer), keys.edits(layer), keys.idem, keys.staged)
-        args: list[str | bytes | int] = [
-            bounds.window,
-            bounds.rows,
-            _text(bounds.ttl),
-            "" if mirror is None else "all" if mirror.cap is None else mirror.cap,
-            _text(mirror.ttl if mirror else None),
-            idempotency.digest if idempotency else "",
-            idempotency.ttl if idempotency else 0,
-            len(rows),
-            *rows,
-            *extras,
-        ]
-        attributes = self.deployment.attributes
-        state, receipt, *lengths = await self._write("push", keys, names, args)
-        window, evicted, first = receipt.decode().split()
-        if state == _KNOWN_KEY:
-            telemetry.duplicates.add(1, attributes)
-        else:
-            telemetry.turns_pushed.add(len(rows), attributes)
-            telemetry.turns_evicted.add(int(evicted), attributes)
-            telemetry.window_length.record(int(window), attributes)
-        if lengths:  # a receipt of an attempt before does not tell them
-            if mirror:
-                telemetry.mirror_length.record(lengths[1], attributes)
-            if lengths[0] > bounds.rows:
-                self._complain(
-                    "bounds",
-                    "a conversation holds %d rows where this worker keeps %d: another worker's bounds are wider, "
-                    "or they were lowered; each write removes up to 16 more",
-                    lengths[0],
-                    bounds.rows,
-                )
-        nodes = _node_ids(first, len(rows), keys, layer)
-        if mirror and mirror.cap is not None:
-            nodes = nodes[len(nodes) - min(len(nodes), mirror.cap) :]
-        return PushReceipt(nodes, int(window), int(evicted), duplicate=state == _KNOWN_KEY)
 
     async def rehydrate(self, keys: ScopeKeys, rows: Sequence[bytes], bounds: Bounds, *, only_if_empty: bool) -> int:
         """Append rows, oldest first, into an empty window or into any; return how many. See lua/rehydrate.lua."""
@@ -158,7 +94,7 @@ class Store:
             try:
                 return await (self.deployment.call_replica if replica else self.deployment.call)(operation, *command)
             except KeyConflict as error:
-                raise await self._name_conflict((key,), error) from error
+                raise await self.named((key,), error) from error
 
     def damaged(self, key: str, index: int | str, error: CodecError) -> None:
         """Count and, once a key, log a row that cannot be read; raise instead when strict.
@@ -168,7 +104,7 @@ class Store:
         telemetry.rows_damaged.add(1, self.deployment.attributes)
         if self._strict or (self.deployment.encryption is None and isinstance(error, KeyringMismatch)):
             raise type(error)(f"row {index} of {key} cannot be read: {error}") from error
-        self._complain(f"row:{key}", "row %s of %s cannot be read and is skipped: %s", index, key, error)
+        self.complain(f"row:{key}", "row %s of %s cannot be read and is skipped: %s", index, key, error)
 
     async def update_node(self, keys: ScopeKeys, layer: str, at: str, changes: Mapping[str, bytes]) -> bool:
         """Change what is named of the node at a stream id; return whether it is there. See lua/node_update.lua.
@@ -211,7 +147,7 @@ class Store:
             try:
                 found, edits, more = await self.deployment.run(operation, script("nodes"), names, args, replica=replica)
             except KeyConflict as error:
-                raise await self._name_conflict(names, error) from error
+                raise await self.named(names, error) from error
         edits += [()] * (len(found) - len(edits))
         page = [
             (at.decode(), _pairs(fields), {name.decode(): value for name, value in _pairs(edited).items()})
@@ -227,14 +163,22 @@ class Store:
             try:
                 reply = await self.deployment.run(name, script(name), keys, args)
             except KeyConflict as error:
-                raise await self._name_conflict(keys, error) from error
-            self._admit(name, reply)
-            if reply[0] == _CLOSED:
-                raise ScopeClosed(
-                    f"{name} was refused: the scope was purged and is closed until {_time(int(reply[1]))}; reopen it "
-                    "if that is wrong"
-                )
-            return reply
+                raise await self.named(keys, error) from error
+            return self.accepted(name, reply)
+
+    def accepted(self, name: str, reply: Any) -> Any:
+        """The reply of a write script, when it did what was asked.
+
+        Raises:
+            AccessDenied, ScopeClosed: it says that it did not.
+        """
+        self._admit(name, reply)
+        if reply[0] == _CLOSED:
+            raise ScopeClosed(
+                f"{name} was refused: the scope was purged and is closed until {_time(int(reply[1]))}; reopen it "
+                "if that is wrong"
+            )
+        return reply
 
     def _admit(self, name: str, reply: Any) -> None:
         """Note that the user may run a script, by its reply; raise `AccessDenied` when it says otherwise."""
@@ -253,18 +197,22 @@ class Store:
         keys = [scope.ops, scope.ops_old, shared.closed, shared.scopes, shared.tenants, shared.feed, shared.feed_seq]
         keys += own_keys
         feed = deployment.feed
-        args: list[str | bytes | int] = [*self._operation(name), scope.path, encode_id(scope.tenant)]
+        args: list[str | bytes | int] = [*self.operation(name), scope.path, encode_id(scope.tenant)]
         args += ["", ""] if feed is None else [feed, feed * HARD_CAP]
         return keys, [*args, *own_args]
 
-    def _operation(self, name: str | None = None) -> tuple[bytes, int]:
+    def operation(self, name: str | None = None) -> tuple[bytes, int]:
+        """The id of a write, and for how many milliseconds it is remembered; see lua/once.lua."""
         # Made once per call: every attempt carries the same id, and the server remembers it for two deadlines.
         keep = max(1, int(2000 * self.deployment.deadline))
         # Negative the first time of each kind: ask for the user's rights before anything is written.
         return os.urandom(16), -keep if name and name not in self.deployment.permitted else keep
 
-    async def _name_conflict(self, keys: Sequence[str], error: KeyConflict) -> KeyConflict:
-        """The server does not say which key has the wrong type: ask, now that something is wrong anyway."""
+    async def named(self, keys: Sequence[str], error: KeyConflict) -> KeyConflict:
+        """The error of a key of the wrong type, with its name.
+
+        The server does not say which it is: it is asked, now that something is wrong anyway.
+        """
         for key in keys:
             found = (await self.deployment.call("type", "TYPE", key)).decode()
             expected = ScopeKeys.type_of(key)
@@ -275,17 +223,11 @@ class Store:
                 )
         return error
 
-    def _complain(self, about: str, message: str, *values: object) -> None:
+    def complain(self, about: str, message: str, *values: object) -> None:
+        """Log a warning, once for each `about`."""
         if about not in self._complained and len(self._complained) < MAX_COMPLAINTS:
             self._complained.add(about)
             _log.warning(message, *values)
-
-
-def _node_ids(first: str, count: int, keys: ScopeKeys, layer: str) -> tuple[str, ...]:
-    if first == "-":
-        return ()
-    time, _, sequence = first.partition("-")
-    return tuple(node_id(f"{time}-{int(sequence) + step}", layer, keys) for step in range(count))
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:

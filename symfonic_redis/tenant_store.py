@@ -163,7 +163,7 @@ class TenantStore(Store):
     async def reopen_scope(self, scope: ScopeKeys) -> bool:
         """Take a scope's own tombstone away; return whether there was one. See lua/reopen.lua."""
         keys = [scope.ops, scope.ops_old, scope.shared.closed]
-        args: list[str | bytes | int] = [*self._operation("reopen"), f"scope:{scope.path}"]
+        args: list[str | bytes | int] = [*self.operation("reopen"), f"scope:{scope.path}"]
         return await self._write_many("reopen", [(keys, args)]) == [b"1"]
 
     async def purge(
@@ -199,7 +199,7 @@ class TenantStore(Store):
     async def drop_feeds(self, tenant: str) -> None:
         """Remove all that a tenant's feeds consist of, and that relays have read them. See lua/drop.lua."""
         prefix = self.deployment.prefix
-        args: list[str | bytes | int] = [*self._operation("drop"), encode_id(tenant)]
+        args: list[str | bytes | int] = [*self.operation("drop"), encode_id(tenant)]
         relays = await self.ask("purge", [("SMEMBERS", relays_key(prefix, number)) for number in range(PARTITIONS)])
         calls: list[Call] = []
         for number, names in enumerate(relays):
@@ -217,7 +217,7 @@ class TenantStore(Store):
         await self._write_many("drop", calls)
 
     async def _everywhere(self, name: str, tenant: str, own: Sequence[str | int]) -> list[bytes]:
-        operation = self._operation(name)
+        operation = self.operation(name)
         every = [self.keys(tenant, number) for number in range(PARTITIONS)]
         calls = [([keys.ops, keys.ops_old, keys.closed], [*operation, *own]) for keys in every]
         return await self._write_many(name, calls)

@@ -142,19 +142,27 @@ class Wire:
                 finally:
                     await self._pool.release(connection)
         finally:
-            self._under_way -= 1
-            if self._closed and not self._under_way:
-                self._quiet.set()
+            self._ended()
+
+    def _ended(self) -> None:
+        self._under_way -= 1
+        if self._closed and not self._under_way:
+            self._quiet.set()
 
     async def _open(self, until: float | None) -> Channel | None:
         """Make the shared connection, once for all who need it; None when none can be shared."""
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._connect())
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
-        async with asyncio.timeout_at(until):
-            await asyncio.wait([self._opening])
+        opening = self._opening  # another one may be under way when this one has failed
+        self._under_way += 1
+        try:
+            async with asyncio.timeout_at(until):
+                await asyncio.wait([opening])
+        finally:
+            self._ended()
         self._check()
-        if (failure := self._opening.exception()) is not None:
+        if (failure := opening.exception()) is not None:
             raise failure
         return self._channel
 

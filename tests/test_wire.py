@@ -76,6 +76,7 @@ async def test_a_push_is_one_round_trip(line, graph, scope, turn, kind):
         ttl=60 if kind == "with a ttl" else None,
         working_graph_retention=2 if kind == "with a bounded mirror" else None,
     )
+    await PUSHES[kind](layer, scope.child("other", "first"), turn)  # makes the connection of large ones
     assert await line.costs(PUSHES[kind](layer, scope, turn)) == ({"EVALSHA": 1}, 1)
 
 
