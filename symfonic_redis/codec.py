@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
@@ -44,7 +46,7 @@ def _check(value: object) -> None:
         below: list[Any] = []
         for item in level:
             kind = type(item)
-            if kind in _SIMPLE:
+            if kind in _SIMPLE or (kind is datetime and item.tzinfo is UTC):
                 continue
             if kind is dict:
                 below.extend(_keys(item))
@@ -88,6 +90,8 @@ def _comes_back(value: datetime) -> bool:
 
 def _extend(value: object) -> Any:  # noqa: PLR0911 - one for each type
     """Encode what msgpack has no type for. Called by msgpack for every value that is not exactly of a type it knows."""
+    if type(value) is datetime:
+        return msgpack.ExtType(_DATETIME, value.isoformat().encode())  # each turn has one: the short way
     while isinstance(value, Enum):
         value = value.value
     match value:
@@ -105,6 +109,16 @@ def _extend(value: object) -> Any:  # noqa: PLR0911 - one for each type
         case Decimal():
             return msgpack.ExtType(_DECIMAL, str(value).encode())
     return value  # of a type that msgpack knows: what an Enum stood for
+
+
+class _Packers(threading.local):
+    """A thread's own packer: it has a buffer, and making one costs as much as packing a turn."""
+
+    def __init__(self) -> None:
+        self.one = msgpack.Packer(default=_extend, strict_types=True, unicode_errors="surrogatepass")
+
+
+_packers = _Packers()
 
 
 class _Reader:
@@ -136,14 +150,24 @@ class _Reader:
         return items
 
 
-def pack(value: object) -> bytes:
+def simple(values: Iterable[object]) -> bool:
+    """Whether each is of a type that is stored as it is, and holds nothing."""
+    return _SIMPLE.issuperset(map(type, values))
+
+
+def pack(value: object, *, known: bool = False) -> bytes:
     """Encode one value.
+
+    Args:
+        value: what is stored.
+        known: it holds only what is `simple`, and datetimes in UTC: it needs no look.
 
     Raises:
         InvalidInput: it holds a type that cannot be stored, holds itself, or nests too deeply.
     """
-    _check(value)
-    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True, unicode_errors="surrogatepass")
+    if not known:
+        _check(value)
+    packed: bytes = _packers.one.pack(value)
     return packed
 
 
@@ -172,9 +196,9 @@ def unpack(data: bytes) -> Any:
     return value
 
 
-def encode(value: object) -> bytes:
-    """Encode any storable value with the version byte ahead. Raises as `pack`."""
-    return VERSION + pack(value)
+def encode(value: object, *, known: bool = False) -> bytes:
+    """Encode any storable value with the version byte ahead. Arguments and errors as of `pack`."""
+    return VERSION + pack(value, known=known)
 
 
 def decode(data: bytes) -> Any:

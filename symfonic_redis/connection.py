@@ -250,9 +250,10 @@ class Deployment:
             attempt_timeout=self.attempt_timeout,
             attributes=self.attributes,
         )
-        replies = [translate(one, operation, self.endpoint) if isinstance(one, Exception) else one for one in replies]
-        stored = any(not isinstance(reply, Exception) and reply[0] in STORED for reply in replies)
-        if acknowledged < least and stored:
+        for number, reply in enumerate(replies):
+            if isinstance(reply, Exception):
+                replies[number] = translate(reply, operation, self.endpoint)
+        if acknowledged < least and any(not isinstance(one, Exception) and one[0] in STORED for one in replies):
             raise NotReplicated(
                 f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
                 "for are known to have it; do not write it again, see to the replicas",

@@ -28,7 +28,10 @@ async def evaluate(
     all calls are to be made again, as they were.
     """
     replies, acknowledged = await line.exchange_each([_command("EVALSHA", script.sha, *call) for call in calls], wait, until)
-    missing = [number for number, reply in enumerate(replies) if isinstance(reply, driver.NoScriptError)]
+    failed = [number for number, reply in enumerate(replies) if isinstance(reply, Exception)]
+    if not failed:
+        return replies, acknowledged
+    missing = [number for number in failed if isinstance(replies[number], driver.NoScriptError)]
     if missing:
         whole = [_command("EVAL", script.text, *calls[number]) for number in missing]
         found, count = await line.exchange_each(whole, wait, until)

@@ -25,7 +25,7 @@ from symfonic_redis.models import (
     STMSummaryMode,
     check_ttl,
 )
-from symfonic_redis.pushes import Push, Target, encode_turn, prepare
+from symfonic_redis.pushes import Push, Target, encode_turns, prepare
 from symfonic_redis.render import Scrubber, render_entry
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scope import ScopeLike
@@ -259,10 +259,10 @@ class WorkingLayer:
         if most <= 0 or not turns:
             return 0
         keys = scope_keys(self.deployment.prefix, scope)
-        rows = [
-            encode_turn(self.store, keys, MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata))
-            for content, metadata in turns[-most:]
+        entries = [
+            MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata) for content, metadata in turns[-most:]
         ]
+        rows = encode_turns(self.store, keys, entries)
         return await self.store.rehydrate(keys, rows, self.bounds, only_if_empty=only_if_empty)
 
     def render_for_prompt(self, entry: Any, scrubber: Scrubber | None = None) -> str:

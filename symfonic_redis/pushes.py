@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from symfonic_redis import telemetry
@@ -45,21 +44,31 @@ class Push(NamedTuple):
     idempotency: Idempotency | None = None
 
 
-class Target(NamedTuple):
+class Target:
     """Where a layer's turns go.
 
-    Attributes:
+    Args:
         bounds: how many rows stay.
         mirror: also append them to a stream, in the same script.
+
+    Attributes:
+        layer: of the mirror, or what it would be.
+        packed: what lua/push.lua is told of it.
     """
 
-    bounds: Bounds
-    mirror: Mirror | None
+    __slots__ = ("bounds", "layer", "mirror", "packed")
 
-    @property
-    def layer(self) -> str:
-        """The layer of the mirror, or the one that it would be."""
-        return self.mirror.layer if self.mirror else "working"
+    def __init__(self, bounds: Bounds, mirror: Mirror | None) -> None:
+        self.bounds = bounds
+        self.mirror = mirror
+        self.layer = mirror.layer if mirror else "working"
+        self.packed = packed(
+            bounds.window,
+            bounds.rows,
+            _text(bounds.ttl),
+            "" if mirror is None else _text(mirror.cap) or "all",
+            _text(mirror.ttl if mirror else None),
+        )
 
 
 def prepare(store: Store, scope: ScopeLike, entries: Iterable[Any], durability: object, *, mirrored: bool) -> Push:
@@ -72,25 +81,30 @@ def prepare(store: Store, scope: ScopeLike, entries: Iterable[Any], durability: 
     # First of all, so that a misspelt marker is told before anything else.
     durabilities = [_resolve(durability, turn) for turn in turns]
     keys = scope_keys(store.deployment.prefix, scope)
-    rows = [encode_turn(store, keys, turn) for turn in turns]
+    rows = encode_turns(store, keys, turns)
     check_batch(rows)
     extras: list[bytes] = []
     if mirrored:
         seal = store.seal(keys)
         extras = [turn_extra(t.metadata, marker, seal=seal) for t, marker in zip(turns, durabilities, strict=True)]
-    return Push(scope, keys, turns, durabilities, rows, extras if any(extras) else [])
+        if not any(extras):
+            extras = []
+    return Push(scope, keys, turns, durabilities, rows, extras)
 
 
-def encode_turn(store: Store, keys: ScopeKeys, entry: Any) -> bytes:
-    """One turn as a row of the window.
+def encode_turns(store: Store, keys: ScopeKeys, turns: Sequence[Any]) -> list[bytes]:
+    """Turns of one scope as rows of its window.
 
     Raises:
-        InvalidInput: it holds what cannot be stored, is too long, or is another tenant's.
+        InvalidInput: one holds what cannot be stored, is too long, or is another tenant's.
     """
-    row = encode_entry(entry, limit=store.deployment.max_row_bytes, seal=store.seal(keys))
-    if entry.tenant_id != keys.tenant:
-        raise InvalidInput("an entry's tenant_id is not its scope's: nothing was written")
-    return row
+    limit, seal, tenant = store.deployment.max_row_bytes, store.seal(keys), keys.tenant
+    rows = []
+    for turn in turns:
+        rows.append(encode_entry(turn, limit=limit, seal=seal))
+        if turn.tenant_id != tenant:
+            raise InvalidInput("an entry's tenant_id is not its scope's: nothing was written")
+    return rows
 
 
 def key_names(keys: ScopeKeys, layer: str) -> list[str]:
@@ -119,21 +133,9 @@ def call_of(store: Store, pushes: Sequence[Push], target: Target) -> Call:
         rows = [row for push in pushes for row in push.rows]
         if any(push.extras for push in pushes):
             extras = [extra for push in pushes for extra in push.extras or [b""] * len(push.rows)]
-    args: list[Word | Packed] = [*store.operation("push"), place, _packed(target)]
+    args: list[Word | Packed] = [*store.operation("push"), place, target.packed]
     args += [name.digest if name else b"", name.ttl if name else 0, len(rows), *rows, *extras]
     return names, args
-
-
-@lru_cache(maxsize=256)
-def _packed(target: Target) -> Packed:
-    bounds, mirror = target
-    return packed(
-        bounds.window,
-        bounds.rows,
-        _text(bounds.ttl),
-        "" if mirror is None else _text(mirror.cap) or "all",
-        _text(mirror.ttl if mirror else None),
-    )
 
 
 def receipts_of(store: Store, pushes: Sequence[Push], target: Target, reply: Any) -> Iterator[PushReceipt]:
@@ -144,7 +146,7 @@ def receipts_of(store: Store, pushes: Sequence[Push], target: Target, reply: Any
     """
     state, receipt, *lengths = store.accepted("push", reply)
     window, evicted, first = receipt.split()
-    bounds, mirror = target
+    bounds, mirror = target.bounds, target.mirror
     if lengths:  # a receipt of an attempt before does not tell them
         if mirror:
             telemetry.mirror_length.record(lengths[1], store.deployment.attributes)
@@ -189,9 +191,10 @@ def _count(store: Store, pushed: int, evicted: int, window: int) -> None:
 
 def _resolve(durability: object, entry: Any) -> Durability | None:
     marker = durability
-    metadata = getattr(entry, "metadata", None)
-    if marker is None and isinstance(metadata, Mapping):
-        marker = metadata.get("durability")
+    if marker is None:
+        metadata = getattr(entry, "metadata", None)
+        if isinstance(metadata, dict | Mapping):  # a dict first: the other question costs more
+            marker = metadata.get("durability")
     return None if marker is None else coerce_durability(marker)
 
 

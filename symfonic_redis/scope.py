@@ -9,6 +9,7 @@ what `scope_address` reads.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
@@ -80,6 +81,11 @@ def scope_address(scope: ScopeLike) -> tuple[str, str]:
         raise InvalidInput("a scope's path cannot be told: one of its ids is blank or holds a delimiter") from None
     if not isinstance(tenant, str) or not isinstance(path, str):
         raise InvalidInput("a scope's tenant_id and scope_path must be strings: pass a TenantScope")
+    return _checked(tenant, path)
+
+
+@lru_cache(maxsize=4_096)
+def _checked(tenant: str, path: str) -> tuple[str, str]:
     check_id(tenant)
     parts = path.split(SCOPE_PATH_DELIMITER)
     if len(parts) > 2 * MAX_LEVELS:
