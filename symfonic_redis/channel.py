@@ -190,11 +190,11 @@ class Channel(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The driver keeps account of it."""
-        self._driver.pause_writing()  # type: ignore[attr-defined]  # the driver's protocol is one of streams
+        self._driver.pause_writing()
 
     def resume_writing(self) -> None:
         """The same."""
-        self._driver.resume_writing()  # type: ignore[attr-defined]  # the same
+        self._driver.resume_writing()
 
     def _refused(self, awaited: _Awaited, error: Exception) -> None:
         if isinstance(error, driver.ConnectionError):

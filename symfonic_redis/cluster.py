@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from redis import exceptions as driver
 
 from symfonic_redis.errors import ConfigurationError
-from symfonic_redis.routing import Address, SlotMap, read_slots, resolved, slot_of
 from symfonic_redis.resp import Command
+from symfonic_redis.routing import Address, SlotMap, read_slots, resolved, slot_of
 from symfonic_redis.wire import Wire, exchange_all
 
 HOPS = 5

@@ -2,8 +2,8 @@
 
 A push that finds none under way leaves at once. Others leave in batches, at the latest when the event loop has gone
 round once: nothing waits for a timer. Of a scope one batch is under way at a time, and what is pushed meanwhile follows
-it; its turns go as one call of the script, where no idempotency key sets them apart. A batch is made once: a retry sends
-the same calls with the same operation ids.
+it; its turns go as one call of the script, where no idempotency key sets them apart. A batch is made once: a retry
+sends the same calls with the same operation ids.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SCOPES = 16
 """Scopes of one batch: many share the cost of one, and few enough that the server works while the next is made."""
 
 TURNS = 256
-"""Turns of one scope in a batch, about; a script blocks the server while it runs."""
+"""Turns of one scope in a batch; a script blocks the server while it runs. A push of more travels alone."""
 
 BYTES = 131_072
-"""Bytes of one scope's rows in a batch, about. A push that is larger travels alone."""
+"""Bytes of one scope's rows in a batch; the same holds."""
 
 
 class _Rider:
@@ -91,10 +91,7 @@ class Coalescer:
     async def _alone(self, push: Push) -> PushReceipt:
         calls = [call_of(self._store, (push,), self._target)]
         (reply,) = await self._store.deployment.run_each("push", script("push"), calls)
-        if isinstance(reply, Exception):
-            raise await self._named(push, reply)
-        (receipt,) = receipts_of(self._store, (push,), self._target, reply)
-        return receipt
+        return (await self._receipts((push,), reply))[0]
 
     def _board(self, key: str) -> None:
         if not self._ready:
@@ -160,9 +157,7 @@ class Coalescer:
 
     async def _tell(self, group: Sequence[_Rider], reply: Any) -> None:
         try:
-            if isinstance(reply, BaseException):
-                raise await self._named(group[0].push, reply)
-            receipts = list(receipts_of(self._store, [rider.push for rider in group], self._target, reply))
+            receipts = await self._receipts([rider.push for rider in group], reply)
         except Exception as error:  # noqa: BLE001 - it is each caller's
             for rider in group:
                 rider.settle(_own(error))
@@ -170,24 +165,28 @@ class Coalescer:
         for rider, receipt in zip(group, receipts, strict=True):
             rider.settle(receipt)
 
-    async def _named(self, push: Push, error: BaseException) -> BaseException:
-        if not isinstance(error, KeyConflict):
-            return error
-        named = await self._store.named(key_names(push.keys, self._target.layer), error)
-        named.__cause__ = error
-        return named
+    async def _receipts(self, pushes: Sequence[Push], reply: Any) -> list[PushReceipt]:
+        """What became of each push of a call; raise what its reply is, or says."""
+        if isinstance(reply, KeyConflict):
+            raise await self._store.named(key_names(pushes[0].keys, self._target.layer), reply) from reply
+        if isinstance(reply, BaseException):
+            raise reply
+        return list(receipts_of(self._store, pushes, self._target, reply))
 
 
 def _boarding(queue: deque[_Rider]) -> list[_Rider]:
     """Take those of a scope who travel next, oldest first; whoever was cancelled meanwhile stays behind."""
     riders: list[_Rider] = []
     turns = size = 0
-    while queue and turns < TURNS and size < BYTES:
-        rider = queue.popleft()
+    while queue:
+        rider = queue[0]
         if not rider.answer.done():
-            riders.append(rider)
             turns += len(rider.push.rows)
             size += sum(map(len, rider.push.rows))
+            if riders and (turns > TURNS or size > BYTES):
+                break
+            riders.append(rider)
+        queue.popleft()
     return riders
 
 

@@ -19,10 +19,10 @@ from symfonic_redis.errors import ConfigurationError, NotReplicated
 from symfonic_redis.evaluate import Call, evaluate
 from symfonic_redis.keys import check_prefix
 from symfonic_redis.options import ATTEMPT_TIMEOUT, DEADLINE, MAX_CONNECTIONS, MAX_ROW_BYTES, Options, check_options
+from symfonic_redis.resp import Command, Packed, Word
 from symfonic_redis.retry import persist, translate
 from symfonic_redis.scripts import STORED, Script
 from symfonic_redis.topologies import Limits, Reach, Target, reach, refused, started
-from symfonic_redis.resp import Command, Packed, Word
 from symfonic_redis.wire import Line, exchange_all
 
 

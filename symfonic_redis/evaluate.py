@@ -27,7 +27,9 @@ async def evaluate(
     An error that another attempt would meet too stands in its call's place among the replies. Raises any other: then
     all calls are to be made again, as they were.
     """
-    replies, acknowledged = await line.exchange_each([_command("EVALSHA", script.sha, *call) for call in calls], wait, until)
+    replies, acknowledged = await line.exchange_each(
+        [_command("EVALSHA", script.sha, *call) for call in calls], wait, until
+    )
     failed = [number for number, reply in enumerate(replies) if isinstance(reply, Exception)]
     if not failed:
         return replies, acknowledged
@@ -46,5 +48,5 @@ async def evaluate(
 
 def _command(name: str, script: str, keys: Sequence[str] | Packed, args: Sequence[Word | Packed]) -> Command:
     if isinstance(keys, Packed):
-        return name, script, keys.count, keys, *args
+        return name, script, keys.words, keys, *args
     return name, script, len(keys), *keys, *args

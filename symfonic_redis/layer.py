@@ -260,7 +260,8 @@ class WorkingLayer:
             return 0
         keys = scope_keys(self.deployment.prefix, scope)
         entries = [
-            MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata) for content, metadata in turns[-most:]
+            MemoryEntry(tenant_id=keys.tenant, content=content, metadata=metadata)
+            for content, metadata in turns[-most:]
         ]
         rows = encode_turns(self.store, keys, entries)
         return await self.store.rehydrate(keys, rows, self.bounds, only_if_empty=only_if_empty)

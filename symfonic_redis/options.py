@@ -31,7 +31,8 @@ class Options(TypedDict, total=False):
         prefix: starts every key ("swm").
         deadline: seconds a call may take, retries included (15).
         attempt_timeout: seconds one attempt may take (5).
-        max_connections: the most connections; beyond them calls wait (50). A client that was passed has its own.
+        max_connections: the most connections to one server, beside the one that calls share; beyond them calls wait
+            (50). A client that was passed has its own.
         max_row_bytes: the longest encoded row (1 MiB).
         feed: changes kept for each partition of each tenant, for `watch` and `relay`; None for no feed (None). All
             workers of a deployment must choose the same.
@@ -40,7 +41,8 @@ class Options(TypedDict, total=False):
             carries an operation id: every write of memory, not the books of a relay.
         read_from: "replica" lets a replica answer reads of a scope's window and nodes, on a cluster or behind
             sentinels; they may be behind by what the replica is ("master").
-        coalesce: calls that are made at once travel together (True); see docs/performance.md.
+        coalesce: calls that are made at once travel together: pushes as batches, and everything that is short over one
+            connection, unless a client was passed (True). See docs/performance.md.
     """
 
     prefix: str

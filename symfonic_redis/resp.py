@@ -11,12 +11,12 @@ class Packed(NamedTuple):
 
     Attributes:
         first: the first of them.
-        count: how many they are.
+        words: how many they are.
         data: what is sent.
     """
 
     first: str | bytes | int
-    count: int
+    words: int
     data: bytes
 
 
@@ -42,7 +42,7 @@ def _pack(words: Command) -> tuple[int, bytes]:
     parts: list[bytes] = []
     for word in words:
         if type(word) is Packed:
-            count += word.count - 1
+            count += word.words - 1
             parts.append(word.data)
         else:
             data = word if type(word) is bytes else str(word).encode()

@@ -139,7 +139,7 @@ def _reach_pool(pool: redis.ConnectionPool, limits: Limits, *, owned: bool, addr
         addresses = [(str(one.get("host")), int(one.get("port"))) for one in known]
         name, db = str(pool.service_name), pool.connection_kwargs.get("db")
         _no_replicas(limits)
-        return _behind(name, addresses, db, Wire(pool, limits.connections, owned=owned, patience=limits.connect, shared=owned and limits.coalesce))
+        return _behind(name, addresses, db, _wire(pool, limits, owned=owned))
     _no_replicas(limits)
     options = pool.connection_kwargs
     place = address or str(options.get("path") or options.get("host") or "localhost")
@@ -148,7 +148,13 @@ def _reach_pool(pool: redis.ConnectionPool, limits: Limits, *, owned: bool, addr
     if "path" not in options and not address:
         port = attributes["server.port"] = int(options.get("port") or 6379)
         endpoint = f"{place}:{port}"
-    return Reach("standalone", endpoint, attributes, Wire(pool, limits.connections, owned=owned, patience=limits.connect, shared=owned and limits.coalesce))
+    return Reach("standalone", endpoint, attributes, _wire(pool, limits, owned=owned))
+
+
+def _wire(pool: redis.ConnectionPool, limits: Limits, *, owned: bool) -> Wire:
+    # A client of the user's has few connections, maybe, and its own way with them: none is kept.
+    shared = owned and limits.coalesce
+    return Wire(pool, limits.connections, owned=owned, patience=limits.connect, shared=shared)
 
 
 def _reach_one(url: str, limits: Limits) -> Reach:
@@ -179,7 +185,7 @@ def _reach_many(many: Many, limits: Limits) -> Reach:
         options.setdefault("max_connections", limits.connections)
         pool = SentinelPool(many.name, many.addresses, credentials, is_master=is_master, **options)
         pool.connection_class(**pool.connection_kwargs)
-        return Wire(pool, limits.connections, owned=True, patience=limits.connect, shared=limits.coalesce)
+        return _wire(pool, limits, owned=True)
 
     replicas = wire(is_master=False) if limits.replicas else None
     return _behind(many.name, many.addresses, options.get("db"), wire(is_master=True), replicas)
@@ -197,7 +203,7 @@ def _cluster(addresses: Sequence[Address], options: dict[str, Any], limits: Limi
     def wire_to(**more: Any) -> Callable[[Address], Wire]:
         def wire(address: Address) -> Wire:
             pool = redis.ConnectionPool(host=address[0], port=address[1], **options, **more)
-            return Wire(pool, limits.connections, owned=True, patience=limits.connect, shared=limits.coalesce)
+            return _wire(pool, limits, owned=True)
 
         return wire
 

@@ -77,9 +77,7 @@ class Wire:
         shared: attempts share one connection, but those that would keep others waiting.
     """
 
-    def __init__(
-        self, pool: redis.ConnectionPool, limit: int, *, owned: bool, patience: float, shared: bool
-    ) -> None:
+    def __init__(self, pool: redis.ConnectionPool, limit: int, *, owned: bool, patience: float, shared: bool) -> None:
         self._pool = pool
         self._gate = asyncio.Semaphore(limit)
         self._owned = owned
