@@ -17,7 +17,6 @@ from typing import Any
 from symfonic_redis.errors import KeyConflict, MemoryUnavailable
 from symfonic_redis.models import PushReceipt
 from symfonic_redis.pushes import Push, Target, call_of, key_names, receipts_of
-from symfonic_redis.scripts import script
 from symfonic_redis.store import Store
 from symfonic_redis.telemetry import Operation
 
@@ -90,7 +89,7 @@ class Coalescer:
 
     async def _alone(self, push: Push) -> PushReceipt:
         calls = [call_of(self._store, (push,), self._target)]
-        (reply,) = await self._store.deployment.run_each("push", script("push"), calls)
+        (reply,) = await self._store.push_each(calls)
         return (await self._receipts((push,), reply))[0]
 
     def _board(self, key: str) -> None:
@@ -138,7 +137,7 @@ class Coalescer:
         overdue = loop.call_at(min(ends), self._give_up, groups)
         try:
             deadline = max(max(ends) - loop.time(), 0.001)
-            replies = await deployment.run_each("push", script("push"), calls, deadline=deadline)
+            replies = await self._store.push_each(calls, deadline)
         except Exception as error:  # noqa: BLE001 - it is each caller's
             replies = [error] * len(groups)
         finally:
