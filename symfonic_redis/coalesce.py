@@ -130,7 +130,6 @@ class Coalescer:
 
     async def _exchange(self, groups: Sequence[Sequence[_Rider]]) -> None:
         """Send a batch and tell each rider, at the latest when that one's own time is over."""
-        deployment = self._store.deployment
         calls = [call_of(self._store, [rider.push for rider in group], self._target) for group in groups]
         loop = asyncio.get_running_loop()
         ends = [rider.ends for group in groups for rider in group]
