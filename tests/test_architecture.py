@@ -68,6 +68,7 @@ ORDER = (
     "salient",
     "summarize",
     "pushes",
+    "windows",
     "layer",
     "standby",
     "evicted",
