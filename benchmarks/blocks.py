@@ -45,7 +45,8 @@ class Row(NamedTuple):
         figure: what the ratio compares: `p50`, `throughput`, `server time`, `client time`, `memory` or `bytes`.
         against: which contender, or which case, is 1.
         ratio: the median over the blocks; `low` and `high` its quartiles.
-        p50_us, p99_us, per_second, server_us, received, sent, memory, cpu_us: the absolute figures of this run, for a turn.
+        p50_us, p99_us, per_second, server_us, received, sent, memory, cpu_us: the absolute figures of this run, for a
+            turn.
         note: what else there is to say.
     """
 

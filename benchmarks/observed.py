@@ -4,8 +4,8 @@ Time. `INFO commandstats` counts a script's commands twice: in EVALSHA's time an
 So a call's time is that of its containers (EVALSHA, EVAL, EXEC, FCALL), and of the other commands only the share that
 clients sent outside of them. Which those are is taken from MONITOR, once for each contender.
 Bytes. `INFO stats` counts what the server read and wrote. What asking costs is measured by asking twice, and taken off.
-Round trips. `INFO stats` also counts how often it read from a connection and wrote to one: what is sent in one go is read
-in one go, and its replies are written in one go, unless they are long. So the lesser of the two counts is taken.
+Round trips. `INFO stats` also counts how often the server read from a connection and wrote to one. What is sent in one
+go is read in one go, and so are its replies written, unless they are long: the lesser of the two counts is taken.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ from __future__ import annotations
 from blocks import Block, Row, row, take_turns
 from contenders import Contender
 from environments import TTL
-from stage import FLOOR, FULL, OURS, OVER_OURS, Stage, Timed
+from stage import BARE, FLOOR, FULL, OURS, OVER_OURS, Stage, Timed
 
-BARE = "bare LPUSH+LTRIM"
 RPUSH = "bare RPUSH"
 WARM = 70
 """Turns pushed before: more than window, evicted turns and mirror keep, so that everything is trimmed."""

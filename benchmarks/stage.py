@@ -21,6 +21,7 @@ from servers import BINARIES, Server
 
 OURS = "symfonic-redis"
 FLOOR = "floor"
+BARE = "bare LPUSH+LTRIM"
 OVER_OURS = "each peer over ours"
 """The case of a peer's figures over this package's."""
 
