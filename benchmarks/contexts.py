@@ -88,9 +88,12 @@ async def run(stage: Stage) -> list[Row]:
             )
 
         found = await take_turns(readers, profile.blocks, work)
+    case = f"{WINDOWS} windows of {TURNS} turns"
+    cases = ((case, IN_TURN, readers), (f"{case}, over calls at once", AT_ONCE, (readers[0], readers[2])),
+             (f"{case}, over bare redis-py", BARE, (readers[0], readers[3])))  # fmt: skip
     return [
-        row("contexts", f"{WINDOWS} windows of {TURNS} turns", name, blocks, found.get(against, []), figure="p50",
-            against=against, note=f"{trips[name]} round trip{'s' * (trips[name] > 1)}")
-        for against in (IN_TURN, AT_ONCE, BARE)
-        for name, blocks in found.items()
+        row("contexts", name, one.name, found.get(one.name, []), found.get(against, []), figure="p50", against=against,
+            note=f"{trips[one.name]} round trip{'s' * (trips[one.name] > 1)}")
+        for name, against, some in cases
+        for one in some
     ]  # fmt: skip
