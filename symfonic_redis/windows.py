@@ -13,7 +13,10 @@ MAX_WINDOWS = 1_000
 """The most windows of one exchange."""
 
 MAX_ROWS = 100_000
-"""The most rows of one exchange, unless one window may have more. The server and the worker hold all of its replies."""
+"""The most rows of one exchange, unless one window may have more.
+
+A server answers an exchange without a pause: so many rows keep others waiting some milliseconds.
+"""
 
 Rows = list[bytes]
 """A window as it is stored: newest first."""
