@@ -57,7 +57,8 @@ end
 if #records > 0 then
     local kept = '0'
     for place in pairs(nodes) do kept = (place ~= places['working'] or mirror ~= '') and ARGV[11] or kept end
-    touch(lifetime(ARGV[9], kept))
+    local refused = touch(lifetime(ARGV[9], kept))
+    if refused then return refused end
 end
 local evicted = math.max(0, math.min(length, window) + #rows - window)
 local receipt = {math.min(length + #rows, window) .. ' ' .. evicted .. ' ' .. #left}
@@ -88,10 +89,9 @@ for place, held in pairs(nodes) do
 end
 if #records > 0 then
     if #rows > 0 then
-        append(KEYS[8], rows, 1, #rows, length, tonumber(ARGV[8]), ARGV[9])
-    else
-        expire(KEYS[8], ARGV[9])
+        shorten(KEYS[8], prepend(KEYS[8], rows, 1, #rows), #rows, tonumber(ARGV[8]))
     end
+    expire(KEYS[8], ARGV[9])
     redis.call('UNLINK', KEYS[9])
     for chunk = 1, #left, 4000 do
         redis.call('RPUSH', KEYS[9], unpack(left, chunk, math.min(chunk + 3999, #left)))

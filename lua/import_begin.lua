@@ -23,8 +23,9 @@ if refusal then return refusal end
 if not vacant() then
     return {5, ''}
 end
+-- In the index, so that a purge of the tenant finds it.
+local refused = touch(ARGV[9])
+if refused then return refused end
 redis.call('SET', KEYS[8], ARGV[7], 'PX', ARGV[9])
 redis.call('UNLINK', unpack(KEYS, 11 + tonumber(ARGV[8])))
--- In the index, so that a purge of the tenant finds it.
-touch(ARGV[9])
 return {0, once('begun')}

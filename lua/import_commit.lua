@@ -42,7 +42,8 @@ if rows ~= tonumber(ARGV[9]) or nodes ~= tonumber(ARGV[10]) then
 end
 
 if rows + nodes > 0 then
-    touch(lifetime(rows > 0 and ARGV[11] or '0', nodes > 0 and ARGV[12] or '0'))
+    local refused = touch(lifetime(rows > 0 and ARGV[11] or '0', nodes > 0 and ARGV[12] or '0'))
+    if refused then return refused end
 end
 
 local function take(from, to, ttl)

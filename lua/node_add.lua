@@ -22,7 +22,8 @@ if refusal then return refusal end
 
 redis.call('XLEN', KEYS[8])
 local edited = redis.call('HLEN', KEYS[9])
-touch(ARGV[7])
+local refused = touch(ARGV[7])
+if refused then return refused end
 local id = redis.call('XADD', KEYS[8], '*', 'n', ARGV[9])
 expire(KEYS[8], ARGV[7])
 if edited > 0 then

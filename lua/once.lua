@@ -5,20 +5,25 @@
 -- time and not by number: a count would forget an id within milliseconds on a busy scope. A generation takes ids for
 -- KEEP and lives for twice that, so an id is known for at least KEEP. Where writers differ, the longest KEEP holds.
 --
--- KEYS[1]  ops       hash: operation id -> receipt, 'born' -> ms since the epoch, 'keep' -> the longest KEEP asked for
+-- KEYS[1]  ops       hash: operation id -> receipt, 'born' -> ms since the epoch, 'keep' -> the longest KEEP asked for,
+--                    'old' -> '0' when no generation came before, 'told' -> what the last write leaves as it is for
+--                    others of its kind, see ADR-008; a write that does not say so takes it away
 -- KEYS[2]  ops:old   hash: the generation before
 -- ARGV[1]  operation id, 16 bytes
 -- ARGV[2]  KEEP in ms; negative to ask first whether the user may run all that the script runs, on all its keys
--- LOCALS   now (ms since the epoch), once(receipt) -> receipt, to be called after the last write
+-- LOCALS   now (ms since the epoch); keep, the longest KEEP in ms; open, whether the generation goes on taking ids;
+--          asked, kept, KEEP of this call and of those before; known[5], what was told;
+--          once(receipt, told) -> receipt, to be called after the last write
 -- RETURNS  {1, receipt} at once when the operation was applied before; {4, command or key} when the user may not
 --          use it: a script that is stopped in its middle has written half, and Redis does not roll back. Before 7.0 a
 --          server cannot tell.
--- COST     4 commands, 5 when the first generation begins, 6 when another does
+-- COST     3 commands, 1 more where a generation came before, 6 when the first one begins, 7 when another does
 
 if not string.find(ARGV[2] or '', '^%-?%d+$') or #ARGV[2] > 16 then
     return redis.error_reply('ERR argument 2 is no whole number')
 end
-if tonumber(ARGV[2]) < 0 and redis.acl_check_cmd then
+local asked = tonumber(ARGV[2])
+if asked < 0 and redis.acl_check_cmd then
     local key = KEYS[1]
     local samples = {
         TIME = {},
@@ -44,36 +49,40 @@ if tonumber(ARGV[2]) < 0 and redis.acl_check_cmd then
         end
     end
 end
+asked = asked < 0 and -asked or asked
 
 local clock = redis.call('TIME')
-local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-local known = redis.call('HMGET', KEYS[1], ARGV[1], 'born', 'keep')
+local now = clock[1] * 1000 + (clock[2] - clock[2] % 1000) / 1000
+local known = redis.call('HMGET', KEYS[1], ARGV[1], 'born', 'keep', 'old', 'told')
 -- A hash that something else wrote to must not stop a write in its end.
 local birth, kept = tonumber(known[2] or ''), tonumber(known[3] or '') or 0
-local receipt = known[1] or redis.call('HGET', KEYS[2], ARGV[1])
+local receipt = known[1] or (known[4] ~= '0' and redis.call('HGET', KEYS[2], ARGV[1]))
 if receipt then
     -- A write, since WAIT speaks of what its own connection wrote: an attempt before used another one.
-    local keep = math.max(math.abs(tonumber(ARGV[2])), tonumber(known[3] or '0'))
-    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 2 * keep))
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 2 * math.max(asked, kept)))
     return {1, receipt}
 end
 
-local function once(outcome)
-    local asked = math.abs(tonumber(ARGV[2]))
-    local keep = math.max(asked, kept)
-    -- Also when the birth lies ahead, as after a failover to a clock that is behind: the old ids must not go early.
-    if birth and now - birth < keep then
-        redis.call('HSET', KEYS[1], ARGV[1], outcome)
-        if asked <= kept then
-            return outcome
-        end
-        redis.call('HSET', KEYS[1], 'keep', string.format('%.0f', keep))
-    else
+local keep = asked > kept and asked or kept
+-- Open also when the birth lies ahead, as after a failover to a clock that is behind: the old ids must not go early.
+local open = birth and now - birth < keep
+
+local function once(outcome, told)
+    told = told and (not open or now >= birth) and told or ''
+    if not open then
         if known[2] then
             redis.call('RENAME', KEYS[1], KEYS[2])
         end
-        local born = string.format('%.0f', now)
-        redis.call('HSET', KEYS[1], ARGV[1], outcome, 'born', born, 'keep', string.format('%.0f', keep))
+        local old = redis.call('EXISTS', KEYS[2])
+        redis.call('HSET', KEYS[1], ARGV[1], outcome, 'born', now, 'keep', keep, 'old', old, 'told', told)
+    elseif asked > kept then
+        redis.call('HSET', KEYS[1], ARGV[1], outcome, 'keep', keep, 'told', told)
+    elseif told ~= (known[5] or '') then
+        redis.call('HSET', KEYS[1], ARGV[1], outcome, 'told', told)
+        return outcome
+    else
+        redis.call('HSET', KEYS[1], ARGV[1], outcome)
+        return outcome
     end
     redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 2 * keep))
     return outcome

@@ -27,8 +27,10 @@ if ARGV[9] == '1' and length > 0 then
     return {0, once('0')}
 end
 local count = #ARGV - 9
-touch(ARGV[8])
-append(KEYS[8], ARGV, 10, count, length, tonumber(ARGV[7]), ARGV[8])
+local refused = touch(ARGV[8])
+if refused then return refused end
+shorten(KEYS[8], prepend(KEYS[8], ARGV, 10, count), count, tonumber(ARGV[7]))
+expire(KEYS[8], ARGV[8])
 expire(KEYS[9], ARGV[8])
 publish('rehydrate', 'n', count)
 return {0, once(tostring(count))}

@@ -55,7 +55,8 @@ if ttl == '=' then
     end
     ttl = left > 0 and tostring(left) or ''
 end
-touch(lifetime(ttl, ARGV[10] ~= '' and ARGV[11] or '0'))
+local refused = touch(lifetime(ttl, ARGV[10] ~= '' and ARGV[11] or '0'))
+if refused then return refused end
 redis.call('RPUSH', KEYS[9], unpack(ARGV, 12))
 expire(KEYS[9], ttl)
 if ARGV[7] ~= '=' then
