@@ -1,7 +1,8 @@
--- feed: what was written, published where the deployment has a feed. Included after scope.lua; not a script of its own.
+-- feed: what was written, published where the deployment has a feed. Included after once.lua; not a script of its own.
 --
 -- KEYS[6]  feed      stream: changes, each 's' sequence number, 'k' kind, 'p' path, and what the kind needs
 -- KEYS[7]  feed:seq  counter of the feed
+-- ARGV[3]  the scope's path, encoded
 -- ARGV[5]  how many entries to keep; '' for no feed
 -- ARGV[6]  how many to keep at most while a group has not acknowledged them
 -- LOCALS   publish(kind, field, value, ...)
@@ -20,26 +21,6 @@ if ARGV[5] ~= '' then
     end
 end
 
--- The oldest id that one of these groups has yet to acknowledge.
-local function unread(groups)
-    local oldest
-    for _, group in ipairs(groups) do
-        local fields = {}
-        for i = 1, #group, 2 do
-            fields[group[i]] = group[i + 1]
-        end
-        local id = fields['last-delivered-id']
-        if fields['pending'] > 0 then
-            id = redis.call('XPENDING', KEYS[6], fields['name'])[2]
-        end
-        local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-        if not oldest or tonumber(ms) < oldest[1] or (tonumber(ms) == oldest[1] and tonumber(seq) < oldest[2]) then
-            oldest = {tonumber(ms), tonumber(seq), id}
-        end
-    end
-    return oldest[3]
-end
-
 local function publish(kind, ...)
     if ARGV[5] == '' then
         return
@@ -49,11 +30,31 @@ local function publish(kind, ...)
         groups = redis.call('XINFO', 'GROUPS', KEYS[6])
         cap = #groups == 0 and ARGV[5] or cap
     end
-    redis.call('XADD', KEYS[6], 'MAXLEN', '=', cap, '*', 's', redis.call('INCR', KEYS[7]), 'k', kind, 'p', path, ...)
+    redis.call('XADD', KEYS[6], 'MAXLEN', '=', cap, '*', 's', redis.call('INCR', KEYS[7]), 'k', kind, 'p', ARGV[3], ...)
     published = math.min(published + 1, tonumber(cap))
     if #groups == 0 then
         return
     end
+    -- The oldest id that one of these groups has yet to acknowledge.
+    local function unread(groups)
+        local oldest
+        for _, group in ipairs(groups) do
+            local fields = {}
+            for i = 1, #group, 2 do
+                fields[group[i]] = group[i + 1]
+            end
+            local id = fields['last-delivered-id']
+            if fields['pending'] > 0 then
+                id = redis.call('XPENDING', KEYS[6], fields['name'])[2]
+            end
+            local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+            if not oldest or tonumber(ms) < oldest[1] or (tonumber(ms) == oldest[1] and tonumber(seq) < oldest[2]) then
+                oldest = {tonumber(ms), tonumber(seq), id}
+            end
+        end
+        return oldest[3]
+    end
+
     -- What a group has not acknowledged stays, up to the hard cap; beyond it the numbers tell the reader of the gap.
     local waiting, excess = unread(groups), published - tonumber(ARGV[5])
     local oldest = redis.call('XRANGE', KEYS[6], '-', waiting, 'COUNT', math.min(excess, 64))

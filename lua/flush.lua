@@ -15,8 +15,8 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is
 --           '<window length> <evicted> <records left waiting>', then ' <id> <layer> <stream id, or ->' for each record
 --           that was published, in the order in which they were staged.
--- COST      7 commands when nothing waits; else 12, 4 for each layer and 1 for each record, 1 more with a full mirror;
---           with a feed 3 more for each record, and 3
+-- COST      6 commands when nothing waits; else 11, 4 for each layer and 1 for each record, 1 more with a full mirror;
+--           with a feed 2 more for each record, and 4
 --@include once
 --@include arguments
 --@include closed
@@ -57,8 +57,7 @@ end
 if #records > 0 then
     local kept = '0'
     for place in pairs(nodes) do kept = (place ~= places['working'] or mirror ~= '') and ARGV[11] or kept end
-    local refused = touch(lifetime(ARGV[9], kept))
-    if refused then return refused end
+    touch(lifetime(ARGV[9], kept))
 end
 local evicted = math.max(0, math.min(length, window) + #rows - window)
 local receipt = {math.min(length + #rows, window) .. ' ' .. evicted .. ' ' .. #left}
@@ -89,9 +88,10 @@ for place, held in pairs(nodes) do
 end
 if #records > 0 then
     if #rows > 0 then
-        shorten(KEYS[8], prepend(KEYS[8], rows, 1, #rows), #rows, tonumber(ARGV[8]))
+        append(KEYS[8], rows, 1, #rows, length, tonumber(ARGV[8]), ARGV[9])
+    else
+        expire(KEYS[8], ARGV[9])
     end
-    expire(KEYS[8], ARGV[9])
     redis.call('UNLINK', KEYS[9])
     for chunk = 1, #left, 4000 do
         redis.call('RPUSH', KEYS[9], unpack(left, chunk, math.min(chunk + 3999, #left)))
@@ -99,4 +99,4 @@ if #records > 0 then
     end
     publish('flush', 'n', #records)
 end
-return {0, once(table.concat(receipt, ' '))}
+return {0, once(table.concat(receipt, ' '), #records == 0)}

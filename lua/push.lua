@@ -19,78 +19,80 @@
 -- RETURNS   {state, receipt, rows, nodes}: state 0 applied, 1 applied before by this operation (receipt only),
 --           2 another operation had this idempotency key (receipt only), 3 closed. The receipt is
 --           '<window length> <evicted> <id of the first node, or ->'; the others' ids count up from it.
--- COST      7 commands for one turn without a mirror, 9 with, full or not, 1 more for each ttl; a batch adds one XADD a
---           turn; 3 to 6 more where the last write was not such a push (ADR-008)
+-- COST      7 commands for one turn after another without a mirror, 9 with, 1 more for each ttl (see again.lua); for the
+--           first, several, or with an idempotency key 11, with a mirror 15, when that is full 16; a batch adds one XADD
+--           a turn
 --@include once
---@include arguments
 --@include closed
---@include scope
 --@include feed
+--@include again
+--@include arguments
+--@include scope
 --@include edits
---@include mirror
 --@include window
 --@include idem
 
--- The last write was a push as this one, and left nothing that has to be looked at again: see ADR-008.
-local digest, settings = ARGV[12], #ARGV > 14 and table.concat(ARGV, ' ', 7, 11)
-local told = digest == '' and open and asked <= kept and settings == known[5] and #KEYS > 11 and whole(ARGV[14])
-if not told then
-    local refusal = malformed(12, 15, {7, 8, 13, 14}, {9, 11, ARGV[10] ~= 'all' and 10 or nil})
-    if refusal then return refusal end
-end
+local refusal = malformed(12, 15, {7, 8, 13, 14}, {9, 11, ARGV[10] ~= 'all' and 10 or nil})
+if refusal then return refusal end
 
-local window, ttl, mirror, count = tonumber(ARGV[7]), ARGV[9], ARGV[10], tonumber(ARGV[14])
+local window, mirror, digest, count = tonumber(ARGV[7]), ARGV[10], ARGV[12], tonumber(ARGV[14])
 if count < 1 or #ARGV < 14 + count then
     return redis.error_reply('ERR there are fewer rows than argument 14 says')
 end
+local length = redis.call('LLEN', KEYS[8])
 local nodes, edited = 0, 0
 if mirror ~= '' then
     nodes = redis.call('XLEN', KEYS[9])
-    edited = told and 0 or redis.call('HLEN', KEYS[10])
+    edited = redis.call('HLEN', KEYS[10])
 end
-if digest ~= '' and remembered(KEYS[11], digest) then
-    return {2, math.min(redis.call('LLEN', KEYS[8]), window) .. ' 0 -'}
+if remembered(KEYS[11], digest) then
+    return {2, math.min(length, window) .. ' 0 -'}
 end
 
--- The list first, since all of it can be taken back. The scope is in the index as long as anything of it, its
--- idempotency keys too: a purge finds it there.
-local length = prepend(KEYS[8], ARGV, 15, count)
-local lasts = lifetime(lifetime(ttl, mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0')
-local refusal, ids = touch(lasts, told), {}
-if mirror ~= '' and mirror ~= '0' and not refusal then
-    ids = append(KEYS[9], count, mirror ~= 'all' and edited == 0 and mirror or '')
-    refusal = ids.err and ids
-end
-if refusal then
-    redis.call('LPOP', KEYS[8], count)
-    return refusal
-end
-local rows, waits = shorten(KEYS[8], length, count, tonumber(ARGV[8])), 0
-if ttl ~= '' or not told then
-    expire(KEYS[8], ttl)
+-- The scope is in the index as long as anything of it, its idempotency keys too: a purge finds it there.
+local lasts = lifetime(lifetime(ARGV[9], mirror ~= '' and ARGV[11] or '0'), digest ~= '' and ARGV[13] or '0')
+touch(lasts)
+-- The mirror first: a stream may refuse an entry, a list never does.
+local node = '-'
+local time, sequence
+for i = 15, 14 + count do
+    local id, extra = '-', ARGV[i + count] or ''
+    if mirror ~= '' and mirror ~= '0' then
+        id = '*'
+        if time then
+            sequence = sequence + 1
+            id = time .. '-' .. string.format('%.0f', sequence)
+        end
+        if extra ~= '' then
+            id = redis.call('XADD', KEYS[9], id, 'r', ARGV[i], 'x', extra)
+        else
+            id = redis.call('XADD', KEYS[9], id, 'r', ARGV[i])
+        end
+        if not time then
+            node = id
+            time, sequence = string.match(id, '^(%d+)-(%d+)$')
+            sequence = tonumber(sequence)
+        end
+    end
+    publish('push', 'l', 'working', 'i', id, 'r', ARGV[i], 'x', extra)
 end
 if mirror ~= '' then
-    nodes = nodes + #ids
+    nodes = node == '-' and nodes or nodes + count
     if mirror ~= 'all' then
-        nodes = edited == 0 and ids[1] and math.min(nodes, tonumber(mirror))
-            or trim(KEYS[9], KEYS[10], edited, tonumber(mirror), nodes)
+        nodes = trim(KEYS[9], KEYS[10], edited, tonumber(mirror), nodes)
     end
-    if ARGV[11] ~= '' or not told then
-        expire(KEYS[9], ARGV[11])
-    end
+    expire(KEYS[9], ARGV[11])
     if edited > 0 then
         expire(KEYS[10], ARGV[11])
     end
 end
-if not told then
-    waits = expire(KEYS[12], ttl)
-end
-remember(KEYS[11], digest, ARGV[13])
-for i = 1, ARGV[5] ~= '' and count or 0 do
-    publish('push', 'l', 'working', 'i', ids[i] or '-', 'r', ARGV[14 + i], 'x', ARGV[14 + i + count] or '')
-end
 
-local before = math.min(length - count, window)
-local evicted = math.max(0, before + count - window)
-local steady = digest == '' and edited == 0 and waits == 0 and (lasts == '' or lasts >= 2 * keep)
-return {0, once(before + count - evicted .. ' ' .. evicted .. ' ' .. (ids[1] or '-'), steady and settings), rows, nodes}
+local rows = append(KEYS[8], ARGV, 15, count, length, tonumber(ARGV[8]), ARGV[9])
+local waits = expire(KEYS[12], ARGV[9])
+remember(KEYS[11], digest, ARGV[13])
+
+local evicted = math.max(0, math.min(length, window) + count - window)
+-- Nothing waits, nothing was edited, and the index lives on: another such push need not look (ADR-008).
+local told = digest == '' and mirror ~= '0' and edited == 0 and waits == 0 and (lasts == '' or lasts >= 2 * keep)
+    and table.concat(ARGV, ' ', 7, 11)
+return {0, once(math.min(length + count, window) .. ' ' .. evicted .. ' ' .. node, told), rows, nodes}

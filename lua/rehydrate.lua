@@ -11,7 +11,7 @@
 -- ARGV[10+] rows, oldest first
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is how many
 --           rows were replayed, '0' when the window was not empty.
--- COST      11 commands
+-- COST      10 commands
 --@include once
 --@include arguments
 --@include closed
@@ -27,10 +27,8 @@ if ARGV[9] == '1' and length > 0 then
     return {0, once('0')}
 end
 local count = #ARGV - 9
-local refused = touch(ARGV[8])
-if refused then return refused end
-shorten(KEYS[8], prepend(KEYS[8], ARGV, 10, count), count, tonumber(ARGV[7]))
-expire(KEYS[8], ARGV[8])
+touch(ARGV[8])
+append(KEYS[8], ARGV, 10, count, length, tonumber(ARGV[7]), ARGV[8])
 expire(KEYS[9], ARGV[8])
 publish('rehydrate', 'n', count)
 return {0, once(tostring(count))}

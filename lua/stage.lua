@@ -18,7 +18,8 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 2 another operation had this
 --           idempotency key, 3 closed. The receipt is how many wait afterwards. Or {7, records, bytes}: they would be
 --           too many; so many wait already.
--- COST      11 commands, as many when the turns' ttl is asked for, 12 when there are none; what waits is read, to know its bytes
+-- COST      10 commands, as many when the turns' ttl is asked for, 11 when there are none; what waits is read, to know
+--           its bytes
 --@include once
 --@include arguments
 --@include closed
@@ -55,8 +56,7 @@ if ttl == '=' then
     end
     ttl = left > 0 and tostring(left) or ''
 end
-local refused = touch(lifetime(ttl, ARGV[10] ~= '' and ARGV[11] or '0'))
-if refused then return refused end
+touch(lifetime(ttl, ARGV[10] ~= '' and ARGV[11] or '0'))
 redis.call('RPUSH', KEYS[9], unpack(ARGV, 12))
 expire(KEYS[9], ttl)
 if ARGV[7] ~= '=' then
