@@ -1,6 +1,6 @@
 -- again: a push of one turn where the last write was such a push too, set the same, and nothing else changed the scope
 -- since (ADR-008): what once holds for both is not looked at again. Included after feed.lua; not a script of its own.
--- Where a key turns out not to be what it was, all is taken back and push.lua goes on from the beginning.
+-- Where a key turns out not to be what it was, the row is taken back and push.lua goes on from the beginning.
 --
 -- LOCALS   none; keys, arguments and replies are those of push.lua
 -- COST     2 commands, 1 more where the list is full, 2 more with a mirror, 1 more for each ttl
@@ -41,10 +41,10 @@ if known[5] and ARGV[14] == '1' and ARGV[12] == '' and open and asked <= kept an
             redis.call('PEXPIRE', KEYS[9], ARGV[11])
         end
         publish('push', 'l', 'working', 'i', id, 'r', ARGV[15], 'x', ARGV[16] or '')
-        local receipt = length > window and window .. ' 1 ' .. id or length .. ' 0 ' .. id
+        local receipt = length > window and ARGV[7] .. ' 1 ' .. id or length .. ' 0 ' .. id
         return {0, once(receipt, true), rows, nodes}
     end
-    redis.call('LPOP', KEYS[8])
+    redis.call('LTRIM', KEYS[8], '1', '-1')
     if added == 1 then
         redis.call('ZREM', KEYS[4], ARGV[3])
     end
