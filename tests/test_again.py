@@ -93,8 +93,8 @@ async def test_it_ends_in_the_same_as_a_push_that_looks_at_everything(redis, ser
                 seen.append((receipt.window_length, receipt.evicted, bool(receipt.node_id)))
             seen.append(texts(await layer.get_context(scope)))
             seen.append([node.label for node in await graph.query_nodes(scope)])
-            for key in (keys.turns, keys.graph("working")):
-                seen.append(round(await one.call("test", "PTTL", key), -5))
+            lives = await one.call_many("test", [("PTTL", keys.turns), ("PTTL", keys.graph("working"))])
+            seen.append([round(left, -5) for left in lives])
             changes = await one.call("test", "XRANGE", keys.shared.feed, "-", "+")
             seen.append([(flat[1], flat[3]) for _, flat in changes])
             await is_in_order(one, keys, ttl, mirror_ttl)
@@ -242,7 +242,7 @@ EVENTS: dict[str, Callable[[Deployment, TenantScope], Awaitable[None]]] = {
     "a working node": lambda redis, scope: _add(redis, scope, MemoryLayer.WORKING),
     "another node": lambda redis, scope: _add(redis, scope, MemoryLayer.SEMANTIC),
     "a generation of ids": _begin_a_generation,
-    "a layer that keeps for ever": lambda redis, scope: _push_other(redis, scope),
+    "a layer that keeps for ever": _push_other,
     "a layer that keeps briefly": lambda redis, scope: _push_other(redis, scope, ttl=5, mirror_ttl=5),
     "a layer with another mirror": lambda redis, scope: _push_other(redis, scope, ttl=TTL, mirror_ttl=5),
 }

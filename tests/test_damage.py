@@ -179,7 +179,7 @@ async def _a_generation_came_before(redis, scope):
         await redis.call("test", "HDEL", ops, "old")
 
 
-async def test_a_foreign_key_where_older_operation_ids_will_be_stops_the_write_that_would_replace_it(redis, scope, turn):
+async def test_a_foreign_key_in_the_place_of_older_ids_stops_what_would_replace_it(redis, scope, turn):
     layer = WorkingLayer(redis, graph_store=StreamGraphStore(redis))
     keys = scope_keys(redis.prefix, scope)
     await layer.push(scope, turn())
