@@ -367,3 +367,32 @@ async def test_a_mirror_that_takes_no_more_nodes_leaves_the_window_as_it_was(red
     after = await snapshot(redis)
     index = keys.shared.scopes.encode()
     assert {**after, index: None} == {**before, index: None}
+
+
+# --- what else lives as long as the turns or the mirror ---
+
+
+async def test_what_waits_and_what_was_edited_start_their_time_again_with_every_push(redis, scope, turn):
+    keys = scope_keys(redis.prefix, scope)
+    layer = layer_of(redis, ttl=TTL, mirror_ttl=MIRROR_TTL)
+    for _ in range(2):
+        await layer.push(scope, turn())
+    for change, key in ((_stage, keys.staged), (_update, keys.edits("working"))):
+        await change(redis, scope)
+        for _ in range(2):
+            await redis.call("test", "PEXPIRE", key, 10_000)
+            await layer.push(scope, turn())
+            assert await redis.call("test", "PTTL", key) > 10_000
+
+
+async def test_what_was_told_for_a_shorter_generation_is_not_believed_in_a_longer_one(redis, server, scope, turn):
+    keys = scope_keys(redis.prefix, scope)
+    for _ in range(2):
+        await layer_of(redis, ttl=TTL, mirror_ttl=MIRROR_TTL).push(scope, turn())
+    # For the first worker this generation is over; the second one's is four times as long.
+    await redis.call("test", "HSET", keys.ops, "born", int(time.time() * 1000) - LONGEST)
+    for index in (keys.shared.scopes, keys.shared.tenants):
+        await redis.call("test", "PEXPIRE", index, 10_000)
+    async with connect(server.url, prefix=redis.prefix, deadline=60) as patient:
+        await layer_of(patient, ttl=TTL, mirror_ttl=MIRROR_TTL).push(scope, turn())
+    await is_in_order(redis, keys, TTL, MIRROR_TTL)
