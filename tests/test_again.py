@@ -372,17 +372,21 @@ async def test_a_mirror_that_takes_no_more_nodes_leaves_the_window_as_it_was(red
 # --- what else lives as long as the turns or the mirror ---
 
 
-async def test_what_waits_and_what_was_edited_start_their_time_again_with_every_push(redis, scope, turn):
+@pytest.mark.parametrize(
+    ("change", "chosen"),
+    [(_stage, lambda keys: keys.staged), (_update, lambda keys: keys.edits("working"))],
+    ids=["staged", "edits"],
+)
+async def test_it_starts_its_time_again_with_every_push(redis, scope, turn, change, chosen):
     keys = scope_keys(redis.prefix, scope)
-    layer = layer_of(redis, ttl=TTL, mirror_ttl=MIRROR_TTL)
+    layer = layer_of(redis, ttl=TTL, mirror_ttl=MIRROR_TTL, cap=100)
     for _ in range(2):
         await layer.push(scope, turn())
-    for change, key in ((_stage, keys.staged), (_update, keys.edits("working"))):
-        await change(redis, scope)
-        for _ in range(2):
-            await redis.call("test", "PEXPIRE", key, 10_000)
-            await layer.push(scope, turn())
-            assert await redis.call("test", "PTTL", key) > 10_000
+    await change(redis, scope)
+    for _ in range(3):
+        await redis.call("test", "PEXPIRE", chosen(keys), 10_000)
+        await layer.push(scope, turn())
+        assert await redis.call("test", "PTTL", chosen(keys)) > 10_000
 
 
 async def test_what_was_told_for_a_shorter_generation_is_not_believed_in_a_longer_one(redis, server, scope, turn):
