@@ -57,7 +57,7 @@ local known = redis.call('HMGET', KEYS[1], ARGV[1], 'born', 'keep', 'old', 'told
 -- A hash that something else wrote to must not stop a write in its end.
 local birth = tonumber(known[2] or '')
 local kept = known[3] == ARGV[2] and asked or tonumber(known[3] or '') or 0
-local keep = asked > kept and asked or kept
+local keep = kept > asked and kept < 1e16 and kept or asked
 -- Open also when the birth lies ahead, as after a failover to a clock that is behind: the old ids must not go early.
 local open = birth and now - birth < keep
 -- The generation before is asked when there is one, and when this one is about to take its place.
