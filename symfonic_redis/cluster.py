@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from redis import exceptions as driver
+from redis.crc import key_slot
 
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.routing import Address, SlotMap, read_slots, resolved, slot_of
@@ -81,6 +82,11 @@ class Cluster:
             self._group(address, numbers, commands, slots, replies, wait) for address, numbers in groups.items()
         )
         return replies, min(acknowledged, default=0)
+
+    async def place(self, key: str) -> Wire:
+        """See `Line`."""
+        await self._slots()
+        return self._node(self._place(key_slot(key.encode())))
 
     async def close(self) -> None:
         """See `Line`."""

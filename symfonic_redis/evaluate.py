@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from redis import exceptions as driver
 
-from symfonic_redis.scripts import Script
+from symfonic_redis.errors import NotReplicated
+from symfonic_redis.scripts import STORED, Script
 from symfonic_redis.wire import Command, Line, succeeded
+
+Attempt = Callable[[], Awaitable[tuple[list[Any], int]]]
+"""Makes calls: their replies, and how many replicas acknowledged all."""
 
 Call = tuple[Sequence[str], Sequence[str | bytes | int]]
 """Keys and arguments of one call of a script."""
@@ -31,6 +35,16 @@ async def evaluate(line: Line, script: Script, calls: Sequence[Call], wait: Comm
         for number, reply in zip(missing, found, strict=True):
             replies[number] = reply
     return succeeded(replies), acknowledged
+
+
+def check_replicas(operation: str, replies: Sequence[Any], acknowledged: int, least: int) -> None:
+    """Raise `NotReplicated` for a write that was stored and that fewer replicas have than were asked for."""
+    if acknowledged < least and any(reply[0] in STORED for reply in replies):
+        raise NotReplicated(
+            f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
+            "for are known to have it; do not write it again, see to the replicas",
+            acknowledged,
+        )
 
 
 def _command(name: str, script: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Command:

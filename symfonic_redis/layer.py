@@ -28,8 +28,8 @@ from symfonic_redis.pushes import Push, encode_turn, prepare
 from symfonic_redis.render import Scrubber, render_entry
 from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scope import ScopeLike
-from symfonic_redis.store import Store
 from symfonic_redis.summarize import summarize_entries
+from symfonic_redis.tracked_store import store_of
 
 MAX_ENTRIES = 1_000_000
 """The widest window, and the most evicted turns."""
@@ -88,7 +88,7 @@ class WorkingLayer:
             raise ConfigurationError(f"stm_summary_mode must be one of {', '.join(get_args(STMSummaryMode))}")
         self.deployment = deployment_of(redis)
         self.bounds = Bounds(max_entries, evicted_retention, check_ttl(ttl))
-        self.store = Store(self.deployment, strict=strict)
+        self.store = store_of(self.deployment, strict=strict)
         self._summary_mode = stm_summary_mode
         self._graph: StreamGraphStore | None = None
         self.mirror: Mirror | None = None
@@ -183,7 +183,7 @@ class WorkingLayer:
 
         A damaged row is left where it is, skipped, counted and logged once, unless the layer is strict.
 
-        Cost: one round trip, one LRANGE.
+        Cost: one round trip, one LRANGE; none for a window that is tracked (docs/tracking.md).
 
         Raises:
             MemoryUnavailable: the server was not reached within the deadline.

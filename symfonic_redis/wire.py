@@ -42,6 +42,10 @@ class Line(Protocol):
         """Send one command to each master; return the replies."""
         ...
 
+    async def place(self, key: str) -> Wire:
+        """The connections to the server that has a key."""
+        ...
+
     async def close(self) -> None:
         """Let no further attempt begin, wait a little for those under way, then close what is owned."""
         ...
@@ -108,6 +112,14 @@ class Wire:
             self._under_way -= 1
             if self._closed and not self._under_way:
                 self._quiet.set()
+
+    async def place(self, key: str) -> Wire:  # noqa: ARG002 - see `Line`
+        """See `Line`."""
+        return self
+
+    def apart(self, **options: Any) -> Any:
+        """A connection that is not yet made and not of the pool, with other options than the pool's."""
+        return self._pool.connection_class(**{**self._pool.connection_kwargs, **options})
 
     async def close(self) -> None:
         """See `Line`."""
