@@ -42,9 +42,7 @@ class TrackedStore(Store):
     async def _read(self, keys: ScopeKeys, length: int) -> list[bytes]:
         with Operation("get_context", self.deployment.attributes):
             try:
-                return await self.deployment.repeat(
-                    "get_context", lambda line: self._tracker.rows(line, keys.turns, length)
-                )
+                return await self.deployment.repeat("get_context", self._tracker.read(keys.turns, length))
             except KeyConflict as error:
                 raise await self._name_conflict((keys.turns,), error) from error
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis import exceptions as driver
@@ -69,20 +70,28 @@ class Tracker:
                 "acl_rules(tracking=True) does, or connect without track_windows"
             ) from error
 
-    async def rows(self, line: Line, key: str, length: int) -> list[bytes]:
-        """The newest rows of a list, newest first, from the server: kept where they can be tracked.
+    def read(self, key: str, length: int) -> Callable[[Line], Awaitable[list[bytes]]]:
+        """Attempts to read the newest rows of a list, newest first, from the server, and to keep them.
+
+        The first goes where it is tracked, if that can be done now; others, as any read does.
 
         Cost: one round trip, an LRANGE and a PTTL; one LRANGE while there is no connection that tracks.
         """
         telemetry.windows_missed.add(1, self._attributes)
-        if asyncio.get_running_loop() is self._loop and not self._closed:
-            listener = self._listener(line, await line.place(key))
-            if listener.ready:
-                try:
-                    return await listener.load(key, length)
-                except (driver.ConnectionError, driver.AskError):
-                    pass  # it is gone, or the key is elsewhere by now, and the plain way finds it
-        return list(await line.exchange("LRANGE", key, 0, length - 1))
+        first = True
+
+        async def attempt(line: Line) -> list[bytes]:
+            nonlocal first
+            tracked, first = first and not self._closed and asyncio.get_running_loop() is self._loop, False
+            if tracked:
+                listener = self._listener(line, await line.place(key))
+                # One that is lost meanwhile, or a key that is elsewhere by now: the plain way finds it.
+                with suppress(driver.ConnectionError, driver.AskError):
+                    if listener.ready:
+                        return await listener.load(key, length)
+            return list(await line.exchange("LRANGE", key, 0, length - 1))
+
+        return attempt
 
     def guard(self, calls: Sequence[Call], attempt: Attempt) -> Attempt:
         """Attempts of a write that leave no window of its keys behind: not before it, nor after, nor when it fails.
