@@ -102,7 +102,8 @@ class Listener:
         try:
             await opened
         except asyncio.CancelledError:
-            await self.close()
+            self.drop()
+            await asyncio.wait([self._task])
             raise
 
     async def load(self, key: str, length: int) -> list[bytes]:

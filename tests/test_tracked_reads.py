@@ -338,7 +338,9 @@ async def test_a_read_that_hangs_is_made_again_elsewhere(valkey, prefix, scope):
         redis.attempt_timeout = 0.2
         layer = WorkingLayer(redis)
         await layer.push(scope, said(scope, "a"))
+        proxy.requests.clear()
         assert texts(await layer.get_context(scope)) == ["a"]
+        assert (proxy.counted()["LRANGE"], proxy.counted()["PTTL"]) == (2, 1)
 
 
 async def test_callers_that_give_up_do_no_harm(pair, scope):
@@ -353,6 +355,28 @@ async def test_callers_that_give_up_do_no_harm(pair, scope):
         assert texts(done[-1]) == ["a"]
         assert all(found == [] for found in done[1:-1:2])
     assert not tracker_of(layer.deployment).windows._loads
+
+
+async def test_connecting_is_tried_again(valkey, prefix, scope):
+    async with Proxy(valkey.port) as proxy:
+        proxy.on(b"TRACKING", "drop")
+        proxy.on(b"TRACKING", "hold")
+        async with connect(proxy.url, prefix=prefix, track_windows=True, attempt_timeout=0.3) as redis:
+            layer = WorkingLayer(redis)
+            for number in range(2):
+                await warm(layer, scope)
+                tracker_of(redis)._doubt()
+                await layer.push(scope, said(scope, str(number)))
+                await layer.get_context(scope)
+                await connected(redis)
+            assert await warm(layer, scope) == ["0", "1"]
+
+
+async def test_an_embedded_server_tracks_too(prefix, scope):
+    async with connect("embedded://", prefix=prefix, track_windows=True) as redis:
+        layer = WorkingLayer(redis)
+        await layer.push(scope, said(scope, "a"))
+        assert await warm(layer, scope) == ["a"]
 
 
 async def test_closing_ends_its_connection_and_tasks(server, prefix, scope):
@@ -505,81 +529,80 @@ async def test_hits_misses_and_invalidations_are_counted_without_names(valkey, p
 
 # --- everything at once ---
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["push", "push", "clear", "their push", "their push", "their clear", "lpush", "unlink", "expire", "kill"]
-            + ["read", "read", "read", "pause"]
-        ),
-        st.integers(0, 2),
-        st.booleans(),
-    ),
-    max_size=25,
-)
+
+class Turmoil:
+    """A worker that tracks, another one, and a client, on a few conversations."""
+
+    def __init__(self, layer: WorkingLayer, other: WorkingLayer, client: Redis) -> None:
+        self.layer, self.other, self.client = layer, other, client
+        self.prefix = layer.deployment.prefix
+        self.scopes = [TenantScope.root("org", "acme").child("conversation", f"c{number}") for number in range(3)]
+        self._number = 0
+
+    def turn(self, scope) -> MemoryEntry:
+        self._number += 1
+        return said(scope, str(self._number))
+
+    async def do(self, step: str, scope, *, alone: bool) -> None:
+        await STEPS[step](self, scope, scope_keys(self.prefix, scope).turns)
+        if step in ("push", "clear"):
+            mine = texts(await self.layer.get_context(scope))
+            # Its own write is seen at once, whatever the server has said by now.
+            assert not alone or mine == texts(await self.other.get_context(scope))
+
+    async def kill(self) -> None:
+        """Close the connections that track."""
+        for one in await self.client.client_list():
+            if "t" in one["flags"]:
+                await self.client.client_kill_filter(_id=one["id"])
+
+    async def check(self) -> None:
+        """Others' writes are seen when the server has said so."""
+        await asyncio.sleep(0.005)  # what was to expire has
+        await heard(self.layer.deployment)
+        for scope in self.scopes:
+            for _ in range(2):
+                assert await self.layer.get_context(scope) == await self.other.get_context(scope)
+
+
+STEPS = {
+    "push": lambda one, scope, key: one.layer.push(scope, one.turn(scope)),
+    "clear": lambda one, scope, key: one.layer.clear(scope),
+    "their push": lambda one, scope, key: one.other.push(scope, one.turn(scope)),
+    "their clear": lambda one, scope, key: one.other.clear(scope),
+    "lpush": lambda one, scope, key: one.client.lpush(key, "no row of ours"),
+    "unlink": lambda one, scope, key: one.client.unlink(key),
+    "expire": lambda one, scope, key: one.client.pexpire(key, 1),
+    "read": lambda one, scope, key: one.layer.get_context(scope),
+    "pause": lambda one, scope, key: asyncio.sleep(0.002),
+    "kill": lambda one, scope, key: one.kill(),
+}
+OFTEN = (*STEPS, "push", "their push", "read", "read")
 
 
 @settings(
     max_examples=max(60, settings.default.max_examples // 4),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(steps=STEPS)
+@given(st.lists(st.tuples(st.sampled_from(OFTEN), st.integers(0, 2), st.booleans()), max_size=25))
 async def test_whatever_happens_a_read_after_a_write_that_was_heard_of_is_right(valkey, prefix, steps):
-    """Writes of this worker and of others, connections that are killed, all of it together or one after the other.
-
-    This worker's own acknowledged writes are seen at once; others' when the server has said so.
-    """
+    """Writes of this worker and of others, and connections that are killed: one after the other, or all at once."""
     async with (
         connect(valkey.url, prefix=prefix, track_windows=2) as here,
         connect(valkey.url, prefix=prefix) as there,
         Redis.from_url(valkey.url) as client,
     ):
-        layer, other = WorkingLayer(here, 3), WorkingLayer(there, 3)
-        scopes = [TenantScope.root("org", "acme").child("conversation", f"c{number}") for number in range(3)]
-        keys = [scope_keys(prefix, scope).turns for scope in scopes]
-        row = here.prefix.encode()  # no row of ours: it is skipped
-        waiting: list[asyncio.Task] = []
-
-        async def own(scope, write, *, alone: bool) -> None:
-            await write
-            mine = texts(await layer.get_context(scope))
-            if alone:
-                assert mine == texts(await other.get_context(scope))
-
-        async def kill() -> None:
-            for one in await client.client_list():
-                if "t" in one["flags"]:
-                    await client.client_kill_filter(_id=one["id"])
-
-        for number, (step, which, together) in enumerate(steps):
-            scope, key, alone = scopes[which], keys[which], not together and not waiting
-            turn = said(scope, str(number))
-            actions = {
-                "push": lambda s=scope, t=turn, a=alone: own(s, layer.push(s, t), alone=a),
-                "clear": lambda s=scope, a=alone: own(s, layer.clear(s), alone=a),
-                "their push": lambda s=scope, t=turn: other.push(s, t),
-                "their clear": lambda s=scope: other.clear(s),
-                "lpush": lambda k=key: client.lpush(k, row),
-                "unlink": lambda k=key: client.unlink(k),
-                "expire": lambda k=key: client.pexpire(k, 1),
-                "kill": kill,
-                "read": lambda s=scope: layer.get_context(s),
-                "pause": lambda: asyncio.sleep(0.002),
-            }
-            waiting.append(asyncio.ensure_future(actions[step]()))
+        one = Turmoil(WorkingLayer(here, 3), WorkingLayer(there, 3), client)
+        under_way: list[asyncio.Task] = []
+        for step, which, together in steps:
+            alone = not together and not under_way
+            under_way.append(asyncio.create_task(one.do(step, one.scopes[which], alone=alone)))
             if together:
                 await asyncio.sleep(0)
                 continue
-            await asyncio.gather(*waiting)
-            waiting.clear()
-            if step == "expire":
-                await asyncio.sleep(0.002)
-            await heard(here)
-            for one in scopes:
-                assert texts(await layer.get_context(one)) == texts(await other.get_context(one))
-        await asyncio.gather(*waiting)
-        await asyncio.sleep(0.002)
-        await heard(here)
-        for one in scopes:
-            for _ in range(2):
-                assert await layer.get_context(one) == await other.get_context(one)
-        await client.unlink(*[name async for name in client.scan_iter(f"{prefix}:*", 1000)], "none")
+            await asyncio.gather(*under_way)
+            under_way.clear()
+            await one.check()
+        await asyncio.gather(*under_way)
+        await one.check()
+        await client.unlink("none", *[name async for name in client.scan_iter(f"{prefix}:*", 1000)])
