@@ -11,7 +11,7 @@ from symfonic_redis.drafts import Draft
 WINDOW_BYTES = 800
 """What a window takes besides its rows, about."""
 
-ROW_BYTES = 1_500
+ROW_BYTES = 900
 """What a row takes besides twice its own length, about: once as it is stored, once as an entry's attributes."""
 
 

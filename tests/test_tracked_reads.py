@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from operations import TENANTS, TREES, WRITES, Worker, do
 from own_server import own_server, until
 from proxy import Proxy
+from redis._parsers import _AsyncRESP3Parser
 from redis.asyncio import Redis
 from test_acl import Rules, denials, scope_of
 from tracked import connected, heard, said, texts, tracker_of
@@ -249,6 +250,24 @@ async def test_layers_of_different_width_share_what_is_wide_enough(pair, scope):
         assert texts(await wide.get_context(scope)) == list("012345")
 
 
+async def test_a_flood_of_messages_without_a_reply_between_them_is_read(pair, scope):
+    layer, _, client = pair
+    scopes = [scope.child("part", str(number)) for number in range(3_000)]
+    await asyncio.gather(*(layer.get_context(one) for one in scopes))
+    assert len(tracker_of(layer.deployment).windows) == len(scopes)
+    keys = [scope_keys(layer.deployment.prefix, one).turns for one in scopes]
+    (listener,) = tracker_of(layer.deployment)._listeners.values()
+    source = listener._source
+    async with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.lpush(key, "x")
+        await pipe.execute()
+    await heard(layer.deployment)
+    assert len(tracker_of(layer.deployment).windows) == 0
+    assert listener._source is source  # and not because the connection was lost
+    await client.unlink(*keys)
+
+
 # --- rows ---
 
 
@@ -423,14 +442,19 @@ async def test_another_event_loop_is_refused_as_ever(valkey, prefix, scope):
         await asyncio.to_thread(elsewhere)
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
-async def test_a_client_that_was_brought_may_be_of_any_kind(valkey, prefix, scope, protocol):
-    async with Redis.from_url(valkey.url, decode_responses=True, protocol=protocol) as client:
+@pytest.mark.parametrize(
+    "flavour", [{"protocol": 2}, {"protocol": 3}, {"protocol": 3, "parser_class": _AsyncRESP3Parser}]
+)
+async def test_a_client_that_was_brought_may_be_of_any_kind(valkey, prefix, scope, flavour):
+    async with Redis.from_url(valkey.url, decode_responses=True, **flavour) as client:
         async with connect(client, prefix=prefix, track_windows=True) as redis:
             layer = WorkingLayer(redis)
             await layer.push(scope, said(scope, "ä"))
-            for _ in range(3):
-                assert await warm(layer, scope) == ["ä"]
+            for number in range(3):
+                assert await warm(layer, scope) == ["ä"] * (number + 1)
+                row = await layer.deployment.call("test", "LINDEX", scope_keys(prefix, scope).turns, 0)
+                await layer.deployment.call("test", "LPUSH", scope_keys(prefix, scope).turns, row)
+                await heard(redis)
         assert await client.ping()
 
 
