@@ -53,7 +53,7 @@ windows_missed = _meter.create_counter(
     "symfonic.windows.misses", unit="{read}", description="Tracked reads that asked the server."
 )
 windows_invalidated = _meter.create_counter(
-    "symfonic.windows.invalidations", unit="{message}", description="Changes of tracked windows that a server told of."
+    "symfonic.windows.invalidations", unit="{change}", description="Changes of tracked windows that a server told of."
 )
 window_length = _meter.create_histogram("symfonic.window.length", unit="{turn}", description="Window after a push.")
 mirror_length = _meter.create_histogram("symfonic.mirror.length", unit="{node}", description="Mirror after a push.")
