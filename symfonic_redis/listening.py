@@ -170,6 +170,9 @@ class Listener:
             elif code_of(error) != "CONNECTION":
                 _log.warning("windows are not tracked, every read asks the server: %s", type(error).__name__)
         else:
+            # Nothing is left of a connection before, or replies would go to the wrong reads.
+            self._asked.clear()
+            self._out.clear()
             source = self._source = Source()
             # First of all: from now on, a different answer tells that keys have moved.
             first = self._ask([self._heartbeat])
@@ -206,6 +209,8 @@ class Listener:
                 reply = error
             if reply is _PUSHED:
                 continue
+            if not self._asked:
+                raise driver.InvalidResponse("a reply that nobody asked for")
             asked = self._asked[0]
             asked.replies.append(reply)
             if len(asked.replies) == asked.count:

@@ -580,6 +580,10 @@ class Turmoil:
             if "t" in one["flags"]:
                 await self.client.client_kill_filter(_id=one["id"])
 
+    async def doubt(self) -> None:
+        """As a write does that is sent again."""
+        tracker_of(self.layer.deployment)._doubt()
+
     async def check(self) -> None:
         """Others' writes are seen when the server has said so."""
         await asyncio.sleep(0.005)  # what was to expire has
@@ -600,6 +604,7 @@ STEPS = {
     "read": lambda one, scope, key: one.layer.get_context(scope),
     "pause": lambda one, scope, key: asyncio.sleep(0.002),
     "kill": lambda one, scope, key: one.kill(),
+    "doubt": lambda one, scope, key: one.doubt(),
 }
 OFTEN = (*STEPS, "push", "their push", "read", "read")
 
