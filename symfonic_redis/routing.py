@@ -12,7 +12,9 @@ from symfonic_redis.wire import Command
 Address = tuple[str, int]
 """Host and port of a node."""
 
-KEYLESS = frozenset({"ACL", "ASKING", "CLUSTER", "CONFIG", "INFO", "PING", "READONLY", "SCRIPT", "TIME", "WAIT"})
+KEYLESS = frozenset(
+    {"ACL", "ASKING", "CLIENT", "CLUSTER", "CONFIG", "INFO", "PING", "READONLY", "SCRIPT", "TIME", "WAIT"}
+)
 """Commands without a key, of those that the package sends."""
 
 _SCRIPTED = frozenset({"EVAL", "EVALSHA"})
