@@ -7,30 +7,33 @@ A `Deployment` is a server and a prefix on it. Its calls go through `wire`, an a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Self, Unpack
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
 from redis import asyncio as redis
 
 from symfonic_redis import config
 from symfonic_redis.embedded import EmbeddedServer
-from symfonic_redis.errors import ConfigurationError, NotReplicated
-from symfonic_redis.evaluate import Call, evaluate
+from symfonic_redis.errors import ConfigurationError
+from symfonic_redis.evaluate import Attempt, Call, check_replicas, evaluate
 from symfonic_redis.keys import check_prefix
 from symfonic_redis.options import ATTEMPT_TIMEOUT, DEADLINE, MAX_CONNECTIONS, MAX_ROW_BYTES, Options, check_options
 from symfonic_redis.resp import Command, Packed, Word
 from symfonic_redis.retry import persist, translate
-from symfonic_redis.scripts import STORED, Script
+from symfonic_redis.scripts import Script
 from symfonic_redis.topologies import Limits, Reach, Target, reach, refused, started
+from symfonic_redis.tracker import tracker_of
 from symfonic_redis.wire import Line, exchange_all
+
+_T = TypeVar("_T")
 
 
 class Deployment:
     """A server, a prefix on it, and how long a call may take. Made by `connect`; safe for any number of tasks.
 
     `async with` opens it and checks the server; a deployment that was not entered opens at its first call.
-    It belongs to one event loop. After the block, or `aclose`, it is closed for good.
+    It belongs to one event loop, and is closed for good after the block, or `aclose`.
 
     Attributes:
         prefix: starts every key.
@@ -42,6 +45,7 @@ class Deployment:
         endpoint: where it leads, without credentials, for messages and logs.
         topology: `standalone`, `cluster` or `sentinel`; empty until an embedded or fake server is opened.
         min_replicas: how many replicas must have a write.
+        tracker: what keeps its windows, or None.
         permitted: the scripts that the user was found to have the rights for.
     """
 
@@ -62,6 +66,7 @@ class Deployment:
         self._scheme = ""
         self.topology = ""
         self.attributes: dict[str, str | int] = {"db.system.name": "redis"}
+        self.tracker = tracker_of(options, self.attributes)
         self._server: EmbeddedServer | None = None
         self._wire: Line | None = None
         self._replicas: Line | None = None
@@ -73,8 +78,8 @@ class Deployment:
             self._use(found)
         else:
             self._scheme, self.endpoint = found
-            if self._scheme == "fake" and (self.min_replicas or self._limits.replicas):
-                raise ConfigurationError("a fake server has no replicas: leave min_replicas and read_from out")
+            if self._scheme == "fake" and (self.min_replicas or self._limits.replicas or self.tracker):
+                raise ConfigurationError("a fake server has no replicas: leave min_replicas, read_from, tracking out")
 
     def __repr__(self) -> str:
         return f"<Deployment {self.prefix!r} at {self.endpoint}>"
@@ -132,6 +137,8 @@ class Deployment:
         if self.min_replicas:
             # A user who may not ask learns it before the first write.
             await self._call("connect", "WAIT", 0, 1)
+        if (tracker := self.tracker) is not None:
+            await self._persist("connect", lambda _: tracker.open(self._line(), self.endpoint))
         self._opened = True
 
     async def aclose(self) -> None:
@@ -141,7 +148,7 @@ class Deployment:
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        for line in (self._wire, self._replicas):
+        for line in (self.tracker, self._wire, self._replicas):
             if line is not None:
                 await line.close()
         if self._server is not None:
@@ -175,6 +182,12 @@ class Deployment:
         """As `call`, but a replica may answer, where the deployment reads from replicas."""
         return (await self._exchange(operation, [command], self._nearest()))[0]
 
+    async def repeat(self, operation: str, attempt: Callable[[Line, float], Awaitable[_T]]) -> _T:
+        """Make attempts that may be repeated without harm, until one is answered. Errors as of `call`."""
+        if not self._opened:
+            await self.open()
+        return await self._persist(operation, lambda until: attempt(self._line(), until))
+
     async def call_many(self, operation: str, commands: Sequence[Command], *, replica: bool = False) -> list[Any]:
         """Send commands that may be repeated without harm; return their raw replies in order. Errors as of `call`.
 
@@ -185,9 +198,7 @@ class Deployment:
 
     async def call_everywhere(self, operation: str, *command: str | bytes | int) -> list[Any]:
         """Send one command to each master; return the raw replies. Errors as of `call`."""
-        if not self._opened:
-            await self.open()
-        return list(await self._persist(operation, lambda until: self._line().exchange_everywhere(command, until)))
+        return await self.repeat(operation, lambda line, until: line.exchange_everywhere(command, until))
 
     async def run(
         self,
@@ -243,8 +254,9 @@ class Deployment:
         least = self.min_replicas if script.once else 0
         wait = ("WAIT", least, max(1, int(300 * min(self.attempt_timeout, self.deadline)))) if least else None
         line = self._nearest() if replica else self._line
+        attempt: Attempt = lambda until: evaluate(line(), script, calls, wait, until)  # noqa: E731 - its type is in its name
         replies, acknowledged = await persist(
-            lambda until: evaluate(line(), script, calls, wait, until),
+            attempt if self.tracker is None else self.tracker.guard(calls, attempt),
             operation=operation,
             endpoint=self.endpoint,
             deadline=self.deadline if deadline is None else deadline,
@@ -254,12 +266,8 @@ class Deployment:
         for number, reply in enumerate(replies):
             if isinstance(reply, Exception):
                 replies[number] = translate(reply, operation, self.endpoint)
-        if acknowledged < least and any(not isinstance(one, Exception) and one[0] in STORED for one in replies):
-            raise NotReplicated(
-                f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
-                "for are known to have it; do not write it again, see to the replicas",
-                acknowledged,
-            )
+        if acknowledged < least:
+            check_replicas(operation, replies, acknowledged, least)
         return replies
 
     async def _exchange(self, operation: str, commands: Sequence[Command], line: Callable[[], Line]) -> list[Any]:
@@ -280,7 +288,7 @@ class Deployment:
         lines = iter([self._replicas] if self._replicas else [])
         return lambda: next(lines, None) or self._line()
 
-    async def _persist(self, operation: str, attempt: Any) -> Any:
+    async def _persist(self, operation: str, attempt: Callable[[float], Awaitable[_T]]) -> _T:
         return await persist(
             attempt,
             operation=operation,
