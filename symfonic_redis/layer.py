@@ -10,7 +10,8 @@ from redis import asyncio as redis
 
 from symfonic_redis.batches import chunks
 from symfonic_redis.coalesce import Coalescer
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.foreign import ForeignMirror
 from symfonic_redis.graph import StreamGraphStore

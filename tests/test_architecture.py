@@ -49,6 +49,7 @@ ORDER = (
     "_supervisor",
     "embedded",
     "topologies",
+    "deployment",
     "connection",
     "health",
     "entry_seals",
