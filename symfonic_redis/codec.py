@@ -121,8 +121,26 @@ class _Packers(threading.local):
 _packers = _Packers()
 
 
+class _HasTuples(Exception):  # noqa: N818 - it is no error: a reader that can is asked instead
+    """A value holds a tuple's mark, which few do."""
+
+
+def _extension(code: int, data: bytes) -> object:
+    if code == _DATETIME:
+        return datetime.fromisoformat(data.decode())
+    if code == _TUPLE:
+        raise _HasTuples
+    if code == _INT:
+        return int.from_bytes(data, "big", signed=True)
+    if code == _UUID:
+        return uuid.UUID(bytes=data)
+    if code == _DECIMAL:
+        return Decimal(data.decode())
+    raise CodecError(f"unknown extension type {code}")
+
+
 class _Reader:
-    """Restores our types while msgpack reads, and counts the marks of tuples, each of which must head a list."""
+    """Restores tuples too, and counts their marks, each of which must head a list."""
 
     __slots__ = ("marks",)
 
@@ -133,15 +151,7 @@ class _Reader:
         if code == _TUPLE:
             self.marks += 1
             return _MARK
-        if code == _INT:
-            return int.from_bytes(data, "big", signed=True)
-        if code == _DATETIME:
-            return datetime.fromisoformat(data.decode())
-        if code == _UUID:
-            return uuid.UUID(bytes=data)
-        if code == _DECIMAL:
-            return Decimal(data.decode())
-        raise CodecError(f"unknown extension type {code}")
+        return _extension(code, data)
 
     def sequence(self, items: list[object]) -> object:
         if items and items[0] is _MARK:
@@ -177,15 +187,18 @@ def unpack(data: bytes) -> Any:
     Raises:
         CodecError: the bytes are not one encoded value.
     """
-    reader = _Reader()
     try:
-        value = msgpack.unpackb(
-            data,
-            ext_hook=reader.extension,
-            list_hook=reader.sequence,
-            strict_map_key=False,
-            unicode_errors="surrogatepass",
-        )
+        try:
+            return msgpack.unpackb(data, ext_hook=_extension, strict_map_key=False, unicode_errors="surrogatepass")
+        except _HasTuples:
+            reader = _Reader()
+            value = msgpack.unpackb(
+                data,
+                ext_hook=reader.extension,
+                list_hook=reader.sequence,
+                strict_map_key=False,
+                unicode_errors="surrogatepass",
+            )
     except CodecError:
         raise
     except Exception as error:

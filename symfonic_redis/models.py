@@ -146,6 +146,20 @@ def turn_metadata(metadata: Mapping[str, object] | None, speaker: object, turn_i
     return {**(metadata or {}), "speaker": speaker, "turn_id": turn_id}
 
 
+_FIELDS = frozenset(MemoryEntry.model_fields)
+_set = object.__setattr__
+
+
+def entry_of(values: dict[str, object]) -> MemoryEntry:
+    """The entry with these values of all its fields, checked before: `model_construct` at a quarter of the cost."""
+    entry = MemoryEntry.__new__(MemoryEntry)
+    _set(entry, "__dict__", values)
+    _set(entry, "__pydantic_fields_set__", set(_FIELDS))
+    _set(entry, "__pydantic_extra__", None)
+    _set(entry, "__pydantic_private__", None)
+    return entry
+
+
 class MemoryNode(BaseModel):
     """A row of the mirror, in the shape the reference system's graph backends exchange."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symfonic_redis.drafts import draft_of, entry_of
+from symfonic_redis.drafts import copy_of, draft_of
 from symfonic_redis.errors import KeyConflict
 from symfonic_redis.keys import ScopeKeys
 from symfonic_redis.models import MemoryEntry
@@ -85,7 +85,7 @@ async def _read(
 def _copies(store: Store, keys: ScopeKeys, window: Window, length: int) -> list[MemoryEntry]:
     """The entries of a window that is kept: a caller's own, whatever is done to them."""
     if window.drafts is not None:
-        return [entry_of(draft) for draft in window.drafts[-length:]]
+        return [copy_of(draft) for draft in window.drafts[-length:]]
     entries = store.entries(keys, window.rows[:length])
     # Sealed rows stay sealed, and a damaged one is found anew by each read.
     if store.deployment.encryption is None and len(entries) == len(window.rows):
