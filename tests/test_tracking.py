@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symfonic_redis import MemoryEntry, TenantScope
-from symfonic_redis.drafts import draft_of, entry_of
+from symfonic_redis.drafts import draft_of, copy_of
 from symfonic_redis.rows import decode_entry, encode_entry
 from symfonic_redis.sealing import PLAIN
 from symfonic_redis.tracking import Source, Windows
@@ -152,7 +152,7 @@ def test_a_copy_equals_what_was_decoded_and_shares_nothing_that_can_be_changed(m
     entry = MemoryEntry(tenant_id="acme", content="x", metadata=metadata)
     decoded = decode_entry(encode_entry(entry, limit=MANY, seal=PLAIN), "acme", seal=PLAIN)
     draft = draft_of(decoded)
-    one, two = entry_of(draft), entry_of(draft)
+    one, two = copy_of(draft), copy_of(draft)
     assert one == two == decoded
     assert one.__pydantic_fields_set__ == decoded.__pydantic_fields_set__
     assert one.model_dump() == decoded.model_dump()
