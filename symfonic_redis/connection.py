@@ -233,7 +233,7 @@ class Deployment:
         replica: bool = False,
         deadline: float | None = None,
     ) -> list[Any]:
-        """As `run_many`, but the error of a call that the server refuses stands in its place.
+        """As `run_many`, but the error of a call that the server refuses, or no replica has, stands in its place.
 
         `deadline`: seconds for all, else the deployment's.
         """
@@ -253,12 +253,15 @@ class Deployment:
         for number, reply in enumerate(replies):
             if isinstance(reply, Exception):
                 replies[number] = translate(reply, operation, self.endpoint)
-        if acknowledged < least and any(not isinstance(one, Exception) and one[0] in STORED for one in replies):
-            raise NotReplicated(
-                f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
-                "for are known to have it; do not write it again, see to the replicas",
-                acknowledged,
-            )
+        if acknowledged < least:
+            for number, reply in enumerate(replies):
+                # A call that wrote nothing is told its own answer.
+                if not isinstance(reply, Exception) and reply[0] in STORED:
+                    replies[number] = NotReplicated(
+                        f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} "
+                        "replicas asked for are known to have it; do not write it again, see to the replicas",
+                        acknowledged,
+                    )
         return replies
 
     async def _exchange(self, operation: str, commands: Sequence[Command], line: Callable[[], Line]) -> list[Any]:
