@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
+from itertools import takewhile
 from typing import Any
 
 from symfonic_redis.errors import KeyConflict, MemoryUnavailable
@@ -122,20 +123,24 @@ class Coalescer:
     async def _send(self, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
         try:
             if groups:
-                await self._exchange(groups)
+                await self._exchange(keys, groups)
         finally:
             for group in groups:
                 for rider in group:
                     rider.answer.cancel()  # the loop is being closed: nobody is left behind waiting
             self._follow(keys)
 
-    async def _exchange(self, groups: Sequence[Sequence[_Rider]]) -> None:
+    async def _exchange(self, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
         """Send a batch and tell each rider, at the latest when that one's own time is over."""
         deployment = self._store.deployment
         calls = [call_of(self._store, [rider.push for rider in group], self._target) for group in groups]
-        riders = sorted((rider for group in groups for rider in group), key=lambda rider: rider.ends)
+        boarded = [rider for group in groups for rider in group]
+        last = max(rider.ends for rider in boarded)
+        # Who found no room may have come before riders of other scopes, and has less time then.
+        behind = (rider for key in keys for rider in takewhile(lambda rider: rider.ends < last, self._queues[key]))
+        riders = sorted([*boarded, *behind], key=lambda rider: rider.ends)
         loop = asyncio.get_running_loop()
-        deadline = max(riders[-1].ends - loop.time(), 0.001)
+        deadline = max(last - loop.time(), 0.001)
         sending = loop.create_task(deployment.run_each("push", script("push"), calls, deadline=deadline))
         try:
             for rider in riders:
@@ -152,7 +157,10 @@ class Coalescer:
         finally:
             sending.cancel()
         failure = sending.exception()
-        for group, reply in zip(groups, [failure] * len(groups) if failure else sending.result(), strict=True):
+        replies = [failure] * len(groups) if failure else sending.result()
+        # The server is asked which key has the wrong type: the others do not wait for that.
+        told = sorted(zip(groups, replies, strict=True), key=lambda pair: isinstance(pair[1], KeyConflict))
+        for group, reply in told:
             await self._tell(group, reply)
 
     async def _tell(self, group: Sequence[_Rider], reply: Any) -> None:
