@@ -27,7 +27,6 @@ from symfonic_redis import (
     MemoryEntry,
     MemoryUnavailable,
     NotReplicated,
-    RedisEvictedSource,
     ScopeClosed,
     StreamGraphStore,
     SymfonicRedisError,
@@ -213,9 +212,7 @@ async def test_receipts_and_memory_are_those_of_one_push_after_the_other(server,
             graph = None if cap == "no mirror" else StreamGraphStore(deployment)
             retention = None if cap == "no mirror" else cap
             layers.append(
-                WorkingLayer(
-                    deployment, window, graph, evicted_retention=evicted, working_graph_retention=retention
-                )
+                WorkingLayer(deployment, window, graph, evicted_retention=evicted, working_graph_retention=retention)
             )
         await layers[1].push(B, said("first"))
         one_by_one = [await job.call(layers[1], B, number) for number, job in enumerate(jobs)]
@@ -240,12 +237,11 @@ async def test_receipts_and_memory_are_those_of_one_push_after_the_other(server,
             )
         left = []
         for scope in (A, B):
+            rows = await layers[1].store.window(scope_keys(prefix, scope), 1000)  # the evicted ones too
             nodes = await StreamGraphStore(apart).query_nodes(scope)
             left.append(
                 (
-                    texts(await layers[1].get_context(scope)),
-                    texts(await RedisEvictedSource(layers[1]).evicted(scope)),
-                    await apart.call("test", "LLEN", scope_keys(prefix, scope).turns),
+                    [(row.content, row.metadata) for row in rows],
                     [(node.label, node.properties, node.importance) for node in nodes],
                 )
             )
