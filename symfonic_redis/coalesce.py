@@ -18,7 +18,6 @@ from typing import Any
 from symfonic_redis.errors import KeyConflict, MemoryUnavailable
 from symfonic_redis.models import PushReceipt
 from symfonic_redis.pushes import Push, Target, call_of, key_names, receipts_of
-from symfonic_redis.scripts import script
 from symfonic_redis.store import Store
 from symfonic_redis.telemetry import Operation
 
@@ -91,7 +90,7 @@ class Coalescer:
 
     async def _alone(self, push: Push) -> PushReceipt:
         calls = [call_of(self._store, (push,), self._target)]
-        (reply,) = await self._store.deployment.run_each("push", script("push"), calls)
+        (reply,) = await self._store.push_each(calls)
         return (await self._receipts((push,), reply))[0]
 
     def _board(self, key: str) -> None:
@@ -107,7 +106,7 @@ class Coalescer:
         if not self._ready:
             return  # it has left before
         keys, self._ready = self._ready, []
-        groups = [group for key in keys for group in _groups(_boarding(self._queues[key]))]
+        groups = [group for key in keys for group in _boarding(self._queues[key])]
         batch = asyncio.get_running_loop().create_task(self._send(keys, groups))
         self._batches.add(batch)
         batch.add_done_callback(self._batches.discard)
@@ -132,36 +131,40 @@ class Coalescer:
 
     async def _exchange(self, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
         """Send a batch and tell each rider, at the latest when that one's own time is over."""
-        deployment = self._store.deployment
         calls = [call_of(self._store, [rider.push for rider in group], self._target) for group in groups]
-        boarded = [rider for group in groups for rider in group]
-        last = max(rider.ends for rider in boarded)
-        # Who found no room may have come before riders of other scopes, and has less time then.
-        behind = (rider for key in keys for rider in takewhile(lambda rider: rider.ends < last, self._queues[key]))
-        riders = sorted([*boarded, *behind], key=lambda rider: rider.ends)
         loop = asyncio.get_running_loop()
-        deadline = max(last - loop.time(), 0.001)
-        sending = loop.create_task(deployment.run_each("push", script("push"), calls, deadline=deadline))
+        ends = [rider.ends for group in groups for rider in group]
+        last = max(ends)
+        # Who found no room may have come before riders of other scopes, and has less time then.
+        behind = [rider for key in keys for rider in takewhile(lambda rider: rider.ends < last, self._queues[key])]
+        overdue = loop.call_at(min(ends), self._give_up, [*groups, behind])
         try:
-            for rider in riders:
-                done, _ = await asyncio.wait((sending,), timeout=rider.ends - loop.time())
-                if done:
-                    break
+            deadline = max(last - loop.time(), 0.001)
+            replies = await self._store.push_each(calls, deadline)
+        except Exception as error:  # noqa: BLE001 - it is each caller's
+            replies = [error] * len(groups)
+        finally:
+            overdue.cancel()
+        # The server is asked which key has the wrong type: the others do not wait for that.
+        told = sorted(zip(groups, replies, strict=True), key=lambda pair: isinstance(pair[1], KeyConflict))
+        for group, reply in told:
+            await self._tell(group, reply)
+
+    def _give_up(self, groups: Sequence[Sequence[_Rider]]) -> None:
+        """Tell those whose time is over while their batch is still tried for the sake of later ones."""
+        deployment = self._store.deployment
+        now = asyncio.get_running_loop().time()
+        late = [rider for group in groups for rider in group if not rider.answer.done()]
+        for rider in late:
+            if rider.ends <= now:
                 rider.settle(
                     MemoryUnavailable(
                         f"push did not succeed within {deployment.deadline:g} s: {deployment.endpoint} is unavailable; "
                         "check that the server runs and can be reached"
                     )
                 )
-            await asyncio.wait((sending,))
-        finally:
-            sending.cancel()
-        failure = sending.exception()
-        replies = [failure] * len(groups) if failure else sending.result()
-        # The server is asked which key has the wrong type: the others do not wait for that.
-        told = sorted(zip(groups, replies, strict=True), key=lambda pair: isinstance(pair[1], KeyConflict))
-        for group, reply in told:
-            await self._tell(group, reply)
+        if later := [rider.ends for rider in late if rider.ends > now]:
+            asyncio.get_running_loop().call_at(min(later), self._give_up, groups)
 
     async def _tell(self, group: Sequence[_Rider], reply: Any) -> None:
         try:
@@ -182,31 +185,30 @@ class Coalescer:
         return list(receipts_of(self._store, pushes, self._target, reply))
 
 
-def _boarding(queue: deque[_Rider]) -> list[_Rider]:
-    """Take those of a scope who travel next, oldest first; whoever was cancelled meanwhile stays behind."""
-    riders: list[_Rider] = []
+def _boarding(queue: deque[_Rider]) -> list[list[_Rider]]:
+    """Take those of a scope who travel next, oldest first, grouped by the call that they share.
+
+    Neighbours without a name of their own share one; a name covers a call. Whoever was cancelled stays behind.
+    """
+    groups: list[list[_Rider]] = []
     turns = size = 0
+    shared = False
     while queue:
         rider = queue[0]
-        if not rider.answer.done():
-            turns += len(rider.push.rows)
-            size += sum(map(len, rider.push.rows))
-            if riders and (turns > TURNS or size > BYTES):
-                break
-            riders.append(rider)
+        if rider.answer.done():
+            queue.popleft()
+            continue
+        push = rider.push
+        turns += len(push.rows)
+        size += sum(map(len, push.rows))
+        if groups and (turns > TURNS or size > BYTES):
+            break
         queue.popleft()
-    return riders
-
-
-def _groups(riders: Sequence[_Rider]) -> list[list[_Rider]]:
-    """Those of a scope that share a call: neighbours without a name of their own. A name covers one call."""
-    groups: list[list[_Rider]] = []
-    for rider in riders:
-        named = rider.push.idempotency is not None
-        if groups and not named and groups[-1][-1].push.idempotency is None:
+        if shared and push.idempotency is None:
             groups[-1].append(rider)
         else:
             groups.append([rider])
+        shared = push.idempotency is None
     return groups
 
 

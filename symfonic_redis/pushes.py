@@ -22,6 +22,10 @@ _KNOWN_KEY = 2
 """The state in which push.lua reports that another operation had the idempotency key."""
 
 
+_NAMELESS = packed(b"", 0)
+"""What is sent instead of an idempotency key's digest and its time."""
+
+
 class Push(NamedTuple):
     """Turns of one scope, oldest first.
 
@@ -87,9 +91,7 @@ def prepare(store: Store, scope: ScopeLike, entries: Iterable[Any], durability: 
     if mirrored:
         seal = store.seal(keys)
         extras = [turn_extra(t.metadata, marker, seal=seal) for t, marker in zip(turns, durabilities, strict=True)]
-        if not any(extras):
-            extras = []
-    return Push(scope, keys, turns, durabilities, rows, extras)
+    return Push(scope, keys, turns, durabilities, rows, extras if any(extras) else [])
 
 
 def encode_turns(store: Store, keys: ScopeKeys, turns: Sequence[Any]) -> list[bytes]:
@@ -123,19 +125,19 @@ def call_of(store: Store, pushes: Sequence[Push], target: Target) -> Call:
     names = keys.packed.get(layer)
     if names is None:
         names = keys.packed[layer] = packed(*key_names(keys, layer))
-    place = keys.packed.get(feed)
+    operation, keep = store.operation("push")
+    place = keys.packed.get((keep, feed))
     if place is None:
         caps: tuple[Word, Word] = ("", "") if feed is None else (feed, feed * HARD_CAP)
-        place = keys.packed[feed] = packed(keys.path, encode_id(keys.tenant), *caps)
+        place = keys.packed[keep, feed] = packed(keep, keys.path, encode_id(keys.tenant), *caps)
     name = first.idempotency
     rows, extras = first.rows, first.extras
     if len(pushes) > 1:
         rows = [row for push in pushes for row in push.rows]
         if any(push.extras for push in pushes):
             extras = [extra for push in pushes for extra in push.extras or [b""] * len(push.rows)]
-    args: list[Word | Packed] = [*store.operation("push"), place, target.packed]
-    args += [name.digest if name else b"", name.ttl if name else 0, len(rows), *rows, *extras]
-    return names, args
+    known: Sequence[Word | Packed] = (name.digest, name.ttl) if name else (_NAMELESS,)
+    return names, (operation, place, target.packed, *known, len(rows), *rows, *extras)
 
 
 def receipts_of(store: Store, pushes: Sequence[Push], target: Target, reply: Any) -> Iterator[PushReceipt]:

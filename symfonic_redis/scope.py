@@ -239,7 +239,7 @@ def _made(model: type[_Made], **values: Any) -> _Made:
 
 
 def _joined(path: tuple[ScopeLevel, ...]) -> str:
-    return SCOPE_PATH_DELIMITER.join(part for level in path for part in (level.kind, level.id))
+    return SCOPE_PATH_DELIMITER.join([part for level in path for part in (level.kind, level.id)])
 
 
 def parse_scope(text: str) -> TenantScope:

@@ -11,6 +11,7 @@ from typing import Any
 from symfonic_redis import telemetry
 from symfonic_redis.connection import Deployment
 from symfonic_redis.errors import AccessDenied, CodecError, InvalidInput, KeyConflict, KeyringMismatch, ScopeClosed
+from symfonic_redis.evaluate import Call
 from symfonic_redis.keys import ScopeKeys, encode_id
 from symfonic_redis.limits import HARD_CAP, MAX_CHANGED, check_batch
 from symfonic_redis.models import MemoryEntry
@@ -165,6 +166,10 @@ class Store:
             except KeyConflict as error:
                 raise await self.named(keys, error) from error
             return self.accepted(name, reply)
+
+    async def push_each(self, calls: Sequence[Call], deadline: float | None = None) -> list[Any]:
+        """What lua/push.lua replies to each of `calls`, an error in its place; see `Deployment.run_each`."""
+        return await self.deployment.run_each("push", script("push"), calls, deadline=deadline)
 
     def accepted(self, name: str, reply: Any) -> Any:
         """The reply of a write script, when it did what was asked.

@@ -210,13 +210,13 @@ def _files(folder: Path) -> bytes:
 async def _seen_with(ring: Keyring | None, monkeypatch, tmp_path: Path) -> tuple[bytes, bytes]:
     """All that a server, and its append-only file, held while everything was written."""
     ran: set[str] = set()
-    run_many = Deployment.run_many
+    run_each = Deployment.run_each
 
     def noted(self, name, script, *more, **options):
         ran.add(script.name)
-        return run_many(self, name, script, *more, **options)
+        return run_each(self, name, script, *more, **options)
 
-    monkeypatch.setattr(Deployment, "run_many", noted)
+    monkeypatch.setattr(Deployment, "run_each", noted)
     arguments = ("--appendonly", "yes", "--appendfsync", "always", "--slowlog-log-slower-than", "0")
     with own_server(*arguments, "--slowlog-max-len", "10000", directory=str(tmp_path)) as server:
         async with connect(server.url, feed=1000, encryption=ring) as redis:

@@ -32,6 +32,10 @@ def _faults(share: float, seed: int):
     return choose
 
 
+TOGETHER = pytest.mark.parametrize("coalesce", [True, False], ids=["together", "each alone"])
+"""Calls that share a connection and a script call, and calls that have one each."""
+
+
 @pytest.fixture
 async def proxy(valkey) -> AsyncIterator[Proxy]:
     async with Proxy(valkey.port) as proxy:
@@ -86,10 +90,12 @@ async def test_a_connection_that_the_server_closed_while_idle_costs_no_error(red
             assert len(await layer.get_context(scope)) == number
 
 
-async def test_a_cancelled_push_leaves_everybody_elses_replies_alone(one_redis, valkey, prefix):
+@TOGETHER
+async def test_a_cancelled_push_leaves_everybody_elses_replies_alone(valkey, prefix, coalesce):
     chance = random.Random(7)
     scopes = [ORG.child("conversation", f"c{number}") for number in range(3)]
-    async with connect(valkey.url, prefix=prefix, max_connections=3, attempt_timeout=30, deadline=60) as deployment:
+    options = {"max_connections": 3, "attempt_timeout": 30, "deadline": 60, "coalesce": coalesce}
+    async with connect(valkey.url, prefix=prefix, **options) as deployment:
         graph = StreamGraphStore(deployment)
         layer = WorkingLayer(deployment, 1, graph)
         # Read all along, and never written again: a reply that goes astray shows at once.
@@ -126,8 +132,10 @@ async def test_a_cancelled_push_leaves_everybody_elses_replies_alone(one_redis, 
         assert 0 < len(finished) < 200
 
 
-async def test_cancelling_a_call_twice_does_not_lose_its_connection(proxy, prefix, scope):
-    async with connect(proxy.url, prefix=prefix, max_connections=1, attempt_timeout=30) as deployment:
+@TOGETHER
+async def test_cancelling_a_call_twice_does_not_lose_its_connection(proxy, prefix, scope, coalesce):
+    options = {"max_connections": 1, "attempt_timeout": 30, "coalesce": coalesce}
+    async with connect(proxy.url, prefix=prefix, **options) as deployment:
         layer = WorkingLayer(deployment)
         for _ in range(20):
             held = proxy.on(b"LRANGE", "hold")
@@ -146,7 +154,8 @@ async def test_cancelling_a_call_twice_does_not_lose_its_connection(proxy, prefi
 
 
 async def test_a_cancelled_waiter_passes_its_turn_on(proxy, prefix, scope):
-    async with connect(proxy.url, prefix=prefix, max_connections=1, attempt_timeout=30, deadline=60) as deployment:
+    options = {"max_connections": 1, "attempt_timeout": 30, "deadline": 60, "coalesce": False}
+    async with connect(proxy.url, prefix=prefix, **options) as deployment:
         layer = WorkingLayer(deployment)
         held = proxy.on(b"LRANGE", "hold")
         first = asyncio.create_task(layer.get_context(scope))
@@ -173,15 +182,19 @@ async def test_a_cancelled_waiter_passes_its_turn_on(proxy, prefix, scope):
             await second
 
 
-async def test_at_random_every_turn_is_stored_once_and_in_order(proxy, prefix):
+@TOGETHER
+async def test_at_random_every_turn_is_stored_once_and_in_order(proxy, prefix, coalesce):
     chance = random.Random(3)
     scopes = [ORG.child("conversation", f"c{number}") for number in range(5)]
-    async with connect(proxy.url, prefix=prefix, deadline=100, attempt_timeout=20) as deployment:
+    options = {"deadline": 100, "attempt_timeout": 20, "coalesce": coalesce}
+    async with connect(proxy.url, prefix=prefix, **options) as deployment:
         graph = StreamGraphStore(deployment)
         layer = WorkingLayer(deployment, graph_store=graph)
         sent: dict[int, list[tuple[int, str]]] = {task: [] for task in range(8)}
         ids: dict[str, str] = {}
-        proxy.chance = _faults(0.05, seed=2)
+        faults: list[str | None] = []
+        choose = _faults(0.05, seed=2)
+        proxy.chance = lambda command: faults.append(choose(command)) or faults[-1]
 
         async def work(task: int) -> None:
             for number in range(200):
@@ -193,7 +206,9 @@ async def test_at_random_every_turn_is_stored_once_and_in_order(proxy, prefix):
 
         await asyncio.gather(*map(work, range(8)))
         proxy.chance = lambda _: None
-        assert proxy.counted()["EVALSHA"] > 1640  # some were sent again
+        # Some were sent again; of those that travelled together several by one command.
+        assert coalesce or proxy.counted()["EVALSHA"] > 1640
+        assert coalesce is False or faults.count("lose") > 10
         for place, scope in enumerate(scopes):
             nodes = await graph.query_nodes(scope)
             stored = [node.label for node in nodes]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from unittest import mock
 
+import hiredis
 import pytest
 import redis as driver
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from own_server import own_server, until
 
 from symfonic_redis import Deployment, Relay, TenantScope, connect, relay_status, scopes
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.resp import Packed
 from symfonic_redis.scripts import runnable, script
 
 HOSTILE = st.sampled_from(
@@ -41,17 +43,26 @@ def _bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
 
 
+def _words(parts: Sequence[object] | Packed) -> list[bytes]:
+    """Keys or arguments one by one, also those that were packed beforehand."""
+    if isinstance(parts, Packed):
+        reader = hiredis.Reader()
+        reader.feed(b"*%d\r\n%b" % (parts.words, parts.data))
+        return reader.gets()
+    return [word for part in parts for word in (_words(part) if isinstance(part, Packed) else [_bytes(part)])]
+
+
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Call]]:
     """What is sent to scripts meanwhile."""
     found: list[Call] = []
-    run_many = Deployment.run_many
+    run_each = Deployment.run_each
 
     async def noted(self, operation, sent, calls, **options):
-        found.extend(Call(sent.name, [*map(_bytes, keys)], [*map(_bytes, args)]) for keys, args in calls[:3])
-        return await run_many(self, operation, sent, calls, **options)
+        found.extend(Call(sent.name, _words(keys), _words(args)) for keys, args in calls[:3])
+        return await run_each(self, operation, sent, calls, **options)
 
-    with mock.patch.object(Deployment, "run_many", noted):
+    with mock.patch.object(Deployment, "run_each", noted):
         yield found
 
 

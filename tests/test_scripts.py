@@ -200,7 +200,7 @@ async def test_a_rehydration_costs_what_its_header_says(one_redis, scope, turn):
     (plain,) = stated("rehydrate")[:1]
     store, keys = Store(one_redis), scope_keys(one_redis.prefix, scope)
     rows = [encode_entry(turn(), limit=1000, seal=PLAIN)]
-    await store.push(keys, rows, Bounds(3, 2, None))
+    await small_layer(one_redis).push(scope, turn())
     await store.clear(keys, layer=None)
     assert await commands_of(one_redis, store.rehydrate(keys, rows, Bounds(3, 2, None), only_if_empty=True)) == plain
 

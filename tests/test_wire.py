@@ -154,8 +154,24 @@ async def test_opening_costs_one_get_and_one_info(line, graph, prefix):
     assert handshake.get("HELLO", 1) == 1
 
 
+async def test_three_hundred_calls_at_once_share_one_connection(server, prefix, scope, turn):
+    async with Proxy(server.port) as proxy, connect(proxy.url, prefix=prefix) as deployment:
+        graph = StreamGraphStore(deployment)
+        layer = WorkingLayer(deployment, graph_store=graph)
+        await asyncio.gather(*(layer.push(scope, turn()) for _ in range(300)))
+        windows = await asyncio.gather(*(layer.get_context(scope) for _ in range(300)))
+        assert {len(window) for window in windows} == {10}
+        assert await graph.count(scope) == 300
+        # The first alone, then what came meanwhile, at most 256 turns at a time.
+        assert proxy.counted()["EVALSHA"] == 3
+        assert proxy.counted()["LRANGE"] == 300
+        async with Redis.from_url(server.url) as admin:
+            assert len(await admin.client_list(_type="normal")) == 2
+
+
 async def test_three_hundred_calls_at_once_share_ten_connections(server, prefix, scope, turn):
-    async with Proxy(server.port) as proxy, connect(proxy.url, prefix=prefix, max_connections=10) as deployment:
+    options = {"max_connections": 10, "coalesce": False}
+    async with Proxy(server.port) as proxy, connect(proxy.url, prefix=prefix, **options) as deployment:
         graph = StreamGraphStore(deployment)
         layer = WorkingLayer(deployment, graph_store=graph)
         await asyncio.gather(*(layer.push(scope, turn()) for _ in range(300)))
