@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from signal import SIGCONT, SIGSTOP
 from typing import Any, NamedTuple
@@ -319,23 +321,25 @@ async def test_in_a_storm_nothing_is_lost_doubled_or_out_of_order(line, server, 
             assert not receipt.duplicate
             ids[content] = receipt.node_id
 
-    async def kill() -> None:
-        async with Redis.from_url(server.url) as admin:
-            while True:
-                await asyncio.sleep(0.01 * chance.random())
-                mine = [c["id"] for c in await admin.client_list(_type="normal") if c["cmd"] in {"evalsha", "eval"}]
-                for one in mine:
-                    with contextlib.suppress(Exception):  # it has gone meanwhile
-                        await admin.client_kill_filter(_id=one)
+    over = asyncio.Event()
 
+    async def kill() -> int:
+        killed = 0
+        async with Redis.from_url(server.url) as admin:
+            while not over.is_set():
+                await asyncio.sleep(0.005 * chance.random())
+                for client in await admin.client_list(_type="normal"):
+                    if client["cmd"] in {"evalsha", "eval"}:
+                        killed += await admin.client_kill_filter(_id=client["id"])
+        return killed
+
+    tasks = await started(*map(work, sent))
     killer = asyncio.create_task(kill()) if fault == "connections killed" else None
-    async with asyncio.timeout(110):
-        await asyncio.gather(*map(work, sent))
+    async with asyncio.timeout(PATIENT["deadline"]):
+        await asyncio.gather(*tasks)
     line.proxy.chance = lambda _: None
-    if killer is not None:
-        killer.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await killer
+    over.set()
+    assert killer is None or await killer
     assert len(ids) == 64 * 8
     for scope in MANY:
         nodes = await graph.query_nodes(scope)
@@ -423,20 +427,62 @@ async def test_callers_cancelled_at_random_leave_everybody_else_alone(line, comp
     assert not layer._pushes._batches
 
 
-@pytest.mark.parametrize("scopes", [1, 5])
-def test_a_program_that_ends_with_pushes_under_way_ends_quietly(valkey, prefix, caplog, scopes):
+def cancel_everything() -> None:
+    """What a program's end does: batches too are cancelled, also those that have not begun."""
+    for task in asyncio.all_tasks():
+        if task.get_coro().__qualname__ in {"WorkingLayer.push", "Coalescer._send"}:
+            task.cancel()
+
+
+@pytest.mark.parametrize("rounds", range(7))
+async def test_whenever_everything_is_cancelled_nobody_waits_for_it_afterwards(one_redis, rounds, complaints):
+    layer = WorkingLayer(one_redis)
+    tasks = [asyncio.create_task(layer.push(MANY[number % 5], said("x"))) for number in range(20)]
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    cancel_everything()
+    await outcomes(tasks)
+    assert not any(isinstance(result, Exception) for result in await outcomes(tasks))
+    assert len(await outcomes(await started(*(layer.push(scope, said("y")) for scope in MANY)))) == 5
+    assert {texts(await layer.get_context(scope))[-1] for scope in MANY} == {"y"}
+
+
+@pytest.mark.parametrize("rounds", range(7))
+def test_a_program_that_ends_with_pushes_under_way_ends_quietly(valkey, prefix, caplog, rounds):
     async def program() -> None:
         async with Proxy(valkey.port) as proxy, connect(proxy.url, prefix=prefix, **PATIENT) as deployment:
             layer = WorkingLayer(deployment)
             proxy.on(b"EVALSHA", "hold")
-            running.extend(await started(*(layer.push(MANY[number % scopes], said("x")) for number in range(20))))
+            running.extend(asyncio.create_task(layer.push(MANY[number % 5], said("x"))) for number in range(20))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
             raise KeyError("the program ends")
 
     running: list[asyncio.Task[Any]] = []
     with pytest.raises(KeyError):
         asyncio.run(program())
     assert all(task.done() for task in running)
+    gc.collect()
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+
+
+def test_what_another_loop_left_behind_keeps_nobody_waiting(valkey, prefix):
+    deployment = connect(valkey.url, prefix=prefix)
+    layer = WorkingLayer(deployment)
+
+    async def one() -> None:
+        await layer.push(A, said("x"))
+        await deployment.aclose()
+        # It stopped in the middle of something, and never goes on.
+        layer._pushes._queues[scope_keys(prefix, A).turns] = deque()
+
+    async def another() -> None:
+        async with asyncio.timeout(LATE):
+            with pytest.raises(ConfigurationError, match="closed"):
+                await layer.push(A, said("x"))
+
+    asyncio.run(one())
+    asyncio.run(another())
 
 
 # --- a server that is away ----------------------------------------------------------------------
