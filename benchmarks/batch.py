@@ -7,13 +7,11 @@ import time
 from blocks import Block, Row, row, take_turns
 from contenders import Contender, Local
 from observed import server_time
-from stage import FULL, OURS, Stage, Timed
+from stage import BARE, FULL, OURS, Stage, Timed
 
 BATCH = 100
 TIMES = 3
 """Batches of a block."""
-
-BARE = "bare LPUSH+LTRIM"
 
 
 async def run(stage: Stage) -> list[Row]:

@@ -22,6 +22,7 @@ class Block(NamedTuple):
         per_second: calls a second.
         server_us: the server's time for one call.
         received, sent: bytes that the server got and gave for one call.
+        cpu_us: microseconds that the client's process worked for one call.
     """
 
     seconds: Sequence[float] = ()
@@ -29,6 +30,7 @@ class Block(NamedTuple):
     server_us: float | None = None
     received: float | None = None
     sent: float | None = None
+    cpu_us: float | None = None
 
     @property
     def p50(self) -> float | None:
@@ -40,10 +42,11 @@ class Row(NamedTuple):
 
     Attributes:
         measure, case, contender: what it is of.
-        figure: what the ratio compares: `p50`, `throughput`, `server time`, `memory` or `bytes`.
+        figure: what the ratio compares: `p50`, `throughput`, `server time`, `client time`, `memory` or `bytes`.
         against: which contender, or which case, is 1.
         ratio: the median over the blocks; `low` and `high` its quartiles.
-        p50_us, p99_us, per_second, server_us, received, sent, memory: the absolute figures of this run, for a turn.
+        p50_us, p99_us, per_second, server_us, received, sent, memory, cpu_us: the absolute figures of this run, for a
+            turn.
         note: what else there is to say.
     """
 
@@ -62,6 +65,7 @@ class Row(NamedTuple):
     received: float | None = None
     sent: float | None = None
     memory: float | None = None
+    cpu_us: float | None = None
     note: str = ""
 
 
@@ -115,6 +119,7 @@ def figure_of(block: Block, figure: str) -> float | None:
         "p50": block.p50,
         "throughput": block.per_second,
         "server time": block.server_us,
+        "client time": block.cpu_us,
         "bytes": None if received is None or sent is None else received + sent,
     }[figure]
 
@@ -146,6 +151,7 @@ def row(
         server_us=_median(block.server_us for block in blocks),
         received=_median(block.received for block in blocks),
         sent=_median(block.sent for block in blocks),
+        cpu_us=_median(block.cpu_us for block in blocks),
         note=note,
     )
 

@@ -9,8 +9,8 @@ import time
 import uuid
 
 from symfonic_redis import Keyring, MemoryEntry, StreamGraphStore, TenantScope, WorkingLayer, connect
-from symfonic_redis.codec import decode_entry, encode_entry
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.rows import decode_entry, encode_entry
 from symfonic_redis.sealing import PLAIN, Seal
 
 ROUNDS = 5

@@ -1,16 +1,20 @@
-"""A great many conversations, quickly: one captured push, sent again under other names."""
+"""A great many conversations, quickly: one captured push, sent again under other names. And as many bare lists."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+import bare_list
 from stage import FULL, Stage
 from symfonic_layer import scope_of
 
+from symfonic_redis.batches import chunks
 from symfonic_redis.keys import partition_of
+from symfonic_redis.wire import pack
 
 CHUNK = 500
 SHORT = 1.0
@@ -39,29 +43,42 @@ async def fill(stage: Stage, url: str, count: int, **options: Any) -> None:
     marker = b"OPERATION-ID-16B"
     for at in ids:
         words[at] = marker
-    packed = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+    packed = pack([words])
     name, own = first.encode(), tag(first)
-    reader, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
-    for start in range(1, count, CHUNK):
-        numbers = range(start, min(start + CHUNK, count))
-        for number in numbers:
-            other = conversation(number)
-            call = packed.replace(name, other.encode()).replace(own, tag(other)).replace(marker, os.urandom(16), 1)
-            writer.write(call)
-        await writer.drain()
-        for _ in numbers:
-            await _reply(reader)
-    writer.close()
-    await writer.wait_closed()
+
+    def push(number: int) -> bytes:
+        other = conversation(number)
+        call = packed.replace(name, other.encode()).replace(own, tag(other))
+        return call.replace(marker, os.urandom(16), 1)
+
+    await _send(url, map(push, range(1, count)))
     ours = await stage.local("check", "symfonic_layer", url, prefix="ours", **FULL)
     if len(await ours.ask("names", conversation=conversation(count - 1))) < 1:
         raise RuntimeError("the last conversation is empty: fill.py makes keys in another way than the package")
 
 
+async def fill_bare(url: str, count: int, size: int) -> None:
+    """Give each of as many bare lists its first turn."""
+    row = "x" * size
+    await _send(url, (pack([("LPUSH", bare_list.key(conversation(number)), row)]) for number in range(count)))
+
+
+async def _send(url: str, calls: Iterable[bytes]) -> None:
+    """Send packed commands, some hundreds in one go."""
+    reader, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
+    for some in chunks(calls, CHUNK):
+        writer.writelines(some)
+        await writer.drain()
+        for _ in some:
+            await _reply(reader)
+    writer.close()
+    await writer.wait_closed()
+
+
 async def _reply(reader: asyncio.StreamReader) -> None:
     line = await reader.readline()
     if line.startswith(b"-"):
-        raise RuntimeError(f"the server refused a captured push: {line.decode(errors='replace').strip()}")
+        raise RuntimeError(f"the server refused a write: {line.decode(errors='replace').strip()}")
     if line.startswith(b"*"):
         for _ in range(int(line[1:])):
             await _reply(reader)

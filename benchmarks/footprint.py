@@ -9,7 +9,8 @@ from observed import Observer
 from stage import FULL, OURS, Stage
 from symfonic_layer import Peer
 
-from symfonic_redis.codec import encode_entry
+from symfonic_redis.rows import encode_entry
+from symfonic_redis.sealing import PLAIN
 
 TURNS = 10
 SIZE = 300
@@ -65,7 +66,8 @@ async def of_conversations(observer: Observer, one: Contender, count: int, *, re
 
 def row_size() -> int:
     """Bytes of a turn of this measure, encoded."""
-    return len(encode_entry(Peer.message(None, "w0.0 " + "x" * (SIZE - 5)), limit=1 << 20))  # type: ignore[arg-type]  # it needs no self
+    message = Peer.message(None, "w0.0 " + "x" * (SIZE - 5))  # type: ignore[arg-type]  # it needs no self
+    return len(encode_entry(message, limit=1 << 20, seal=PLAIN))
 
 
 def _row(case: str, contender: str, used: float, allowed: float) -> Row:

@@ -9,9 +9,9 @@ from functools import partial
 
 from blocks import Block, Row, row, take_turns
 from contenders import Local, Remote, SilentError
-from fill import conversation, fill
+from fill import conversation, fill, fill_bare
 from observed import Observer, server_time
-from stage import FLOOR, FULL, OURS, SAMPLE, Stage, Timed
+from stage import BARE, FLOOR, FULL, OURS, SAMPLE, Stage, Timed
 
 YARDSTICK = 1_000
 """Conversations of the server that the others are compared with."""
@@ -28,49 +28,66 @@ async def run(stage: Stage) -> list[Row]:
 
 
 class Crowded:
-    """A server with many conversations, and our layer on it."""
+    """One contender on a server with many conversations."""
 
-    def __init__(self, count: int, observer: Observer, ours: Local) -> None:
-        self.name = f"{count:,} conversation{'' if count == 1 else 's'}"
-        self.count, self.observer, self.ours = count, observer, ours
+    def __init__(self, what: str, count: int, observer: Observer, contender: Local) -> None:
+        self.name = f"{what}, {many(count)}"
+        self.count, self.observer, self.contender = count, observer, contender
 
     async def push(self, times: int, size: int) -> list[float]:
         """The seconds of pushes, each to any of the conversations."""
         seconds: list[float] = []
         for _ in range(times):
             any_of_them = conversation(random.randrange(self.count))
-            seconds += await self.ours.ask("append", conversation=any_of_them, count=1, size=size)
+            seconds += await self.contender.ask("append", conversation=any_of_them, count=1, size=size)
         return seconds
 
 
+def many(count: int) -> str:
+    return f"{count:,} conversation{'' if count == 1 else 's'}"
+
+
 async def conversations(stage: Stage) -> list[Row]:
-    """Servers with more and more conversations, side by side."""
+    """Servers with more and more conversations, side by side; and on each as many bare lists.
+
+    What the bare script loses from one to the next is the server's own: memory that is no longer in a cache.
+    """
     profile = stage.profile
-    servers = []
+    crowded = []
     for count in profile.conversations:
         observer = await stage.server()
         started = time.monotonic()
         await fill(stage, observer.url, count)
+        await fill_bare(observer.url, count, profile.payload)
         await observer.memory_at_rest()
         print(f"  {count:,} conversations after {time.monotonic() - started:.0f} s", flush=True)
-        servers.append(
-            Crowded(count, observer, await stage.local(OURS, "symfonic_layer", observer.url, prefix="ours", **FULL))
-        )
+        ours = await stage.local(OURS, "symfonic_layer", observer.url, prefix="ours", **FULL)
+        crowded += [
+            Crowded(OURS, count, observer, ours),
+            Crowded(BARE, count, observer, await stage.local(BARE, "bare_list", observer.url)),
+        ]
 
     async def work(one: Crowded, _: int) -> Block:
         sampled, _ = await one.observer.top_level(lambda: one.push(SAMPLE, profile.payload))
         seconds, seen = await one.observer.measure(lambda: one.push(profile.calls, profile.payload))
         return Block(seconds, len(seconds) / sum(seconds), server_time(seen, sampled, len(seconds), SAMPLE))
 
-    found = await take_turns(servers, profile.blocks, work)
-    yardstick = next((one.name for one in servers if one.count == YARDSTICK), servers[-1].name)
-    return [
-        row(
-            "conversations", f"push, {figure}", name, blocks, found.get(yardstick, []), figure=figure, against=yardstick
-        )
-        for figure in ("p50", "server time")
-        for name, blocks in found.items()
-    ]
+    done = await take_turns(crowded, profile.blocks, work)
+    counts = profile.conversations
+    yardstick = YARDSTICK if YARDSTICK in counts else counts[-1]
+    cases = (("push", OURS, "p50"), ("push", OURS, "server time"), (BARE, BARE, "server time"))
+    rows = [
+        row("conversations", f"{case}, {figure}", many(count), done.get(f"{what}, {many(count)}", []),
+            done.get(f"{what}, {many(yardstick)}", []), figure=figure, against=many(yardstick))
+        for case, what, figure in cases
+        for count in counts
+    ]  # fmt: skip
+    return rows + [
+        row("conversations", "push, server time on the same server", many(count),
+            done.get(f"{OURS}, {many(count)}", []), done.get(f"{BARE}, {many(count)}", []),
+            figure="server time", against=BARE)
+        for count in counts
+    ]  # fmt: skip
 
 
 async def windows(stage: Stage) -> list[Row]:

@@ -7,8 +7,8 @@ import sys
 import uuid
 
 from symfonic_redis import MemoryEntry, StreamGraphStore, TenantScope, WorkingLayer, connect
-from symfonic_redis.codec import encode_entry
 from symfonic_redis.keys import scope_keys
+from symfonic_redis.rows import encode_entry
 from symfonic_redis.sealing import PLAIN
 
 TURNS = 1_000

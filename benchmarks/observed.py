@@ -4,6 +4,8 @@ Time. `INFO commandstats` counts a script's commands twice: in EVALSHA's time an
 So a call's time is that of its containers (EVALSHA, EVAL, EXEC, FCALL), and of the other commands only the share that
 clients sent outside of them. Which those are is taken from MONITOR, once for each contender.
 Bytes. `INFO stats` counts what the server read and wrote. What asking costs is measured by asking twice, and taken off.
+Round trips. `INFO stats` also counts how often the server read from a connection and wrote to one. What is sent in one
+go is read in one go, and so are its replies written, unless they are long: the lesser of the two counts is taken.
 """
 
 from __future__ import annotations
@@ -34,12 +36,13 @@ REST_LIMIT = 30.0
 
 
 class Seen(NamedTuple):
-    """Of a stretch of work: microseconds and calls by command, and bytes to and from the server."""
+    """Of a stretch of work: microseconds and calls by command, bytes to and from the server, round trips."""
 
     usec: dict[str, float]
     calls: dict[str, int]
     received: int
     sent: int
+    trips: int
 
 
 class Observer:
@@ -58,7 +61,7 @@ class Observer:
         await self._snapshot()
         first = await self._snapshot()
         before = await self._snapshot()
-        asking = _bytes(first, before)
+        asking = _traffic(first, before)
         result = await work()
         after = await self._snapshot()
         usec, calls = {}, {}
@@ -68,9 +71,11 @@ class Observer:
                 command = name.removeprefix("cmdstat_")
                 usec[command] = values["usec"] - old["usec"]
                 calls[command] = values["calls"] - old["calls"]
-        received, sent = (total - cost for total, cost in zip(_bytes(before, after), asking, strict=True))
+        received, sent, reads, writes = (
+            total - cost for total, cost in zip(_traffic(before, after), asking, strict=True)
+        )
         usec.pop("info", None)
-        return result, Seen(usec, calls, received, sent)
+        return result, Seen(usec, calls, received, sent, min(reads, writes))
 
     async def memory(self) -> int:
         """Bytes in use, the connections' buffers excepted."""
@@ -137,7 +142,7 @@ def server_time(seen: Seen, sampled: Counter[str], operations: int, sampled_oper
     return total / operations
 
 
-def _bytes(before: tuple[Any, Any], after: tuple[Any, Any]) -> tuple[int, int]:
-    names = "total_net_input_bytes", "total_net_output_bytes"
-    received, sent = (int(after[1][name] - before[1][name]) for name in names)
-    return received, sent
+def _traffic(before: tuple[Any, Any], after: tuple[Any, Any]) -> list[int]:
+    """Bytes to and from the server, and how often it read and wrote."""
+    names = "total_net_input_bytes", "total_net_output_bytes", "total_reads_processed", "total_writes_processed"
+    return [int(after[1][name] - before[1][name]) for name in names]

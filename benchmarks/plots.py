@@ -23,7 +23,9 @@ def draw(folder: Path, rows: Sequence[Row]) -> list[str]:
     names = []
     for measure in dict.fromkeys(row.measure for row in rows):
         drawn = [row for row in rows if row.measure == measure and row.ratio]
-        cases = [(case, list(found)) for case, found in groupby(drawn, key=lambda row: (row.case, row.figure))]
+        cases = [
+            (case, list(found)) for case, found in groupby(drawn, key=lambda row: (row.case, row.figure, row.against))
+        ]
         if not cases:
             continue
         height = sum(0.32 * len(found) + 0.9 for _, found in cases)
@@ -31,7 +33,7 @@ def draw(folder: Path, rows: Sequence[Row]) -> list[str]:
             len(cases), figsize=(8, height), squeeze=False, layout="constrained",
             height_ratios=[0.32 * len(found) + 0.9 for _, found in cases],
         )  # fmt: skip
-        for axis, ((case, kind), found) in zip(axes[:, 0], cases, strict=True):
+        for axis, ((case, kind, _), found) in zip(axes[:, 0], cases, strict=True):
             _bars(axis, found)
             axis.set_title(f"{case} - {kind}, {found[0].against} = 1", loc="left", fontsize=9)
         figure.suptitle(NAMES.get(measure, measure.capitalize()), fontsize=11)

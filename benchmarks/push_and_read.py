@@ -5,9 +5,9 @@ from __future__ import annotations
 from blocks import Block, Row, row, take_turns
 from contenders import Contender
 from environments import TTL
-from stage import FLOOR, FULL, Stage, Timed
+from stage import BARE, FLOOR, FULL, OURS, OVER_OURS, Stage, Timed
 
-BARE = "bare LPUSH+LTRIM"
+RPUSH = "bare RPUSH"
 WARM = 70
 """Turns pushed before: more than window, evicted turns and mirror keep, so that everything is trimmed."""
 
@@ -22,6 +22,7 @@ async def run(stage: Stage) -> list[Row]:
         await stage.local("no mirror", "symfonic_layer", url, prefix="plain", ttl=TTL),
         await stage.local("with feed", "symfonic_layer", url, prefix="feed", feed=1_000, **FULL),
         await stage.local(BARE, "bare_list", url),
+        await stage.local(RPUSH, "bare_push", url),
         await stage.local("original, in process", "original_layer", url),
     ]
     peers = await stage.peers(url)
@@ -38,8 +39,19 @@ async def run(stage: Stage) -> list[Row]:
     pushed = await take_turns([*own, *peers], profile.blocks, push)
     rows = [
         row("push", "one after the other", name, found, pushed.get(FLOOR, []), figure="p50", against=FLOOR,
-            note=_sent(pushes, name))
+            note=pushes.sent(name))
         for name, found in pushed.items()
+    ]  # fmt: skip
+    rows += [
+        row("push", "over one RPUSH", name, pushed[name], pushed[RPUSH], figure="p50", against=RPUSH)
+        for name in (OURS, "no mirror", "with feed", FLOOR, BARE, RPUSH)
+        if name in pushed and RPUSH in pushed
+    ]
+    rows += [
+        row("push", OVER_OURS, one.name, pushed[one.name], pushed.get(OURS, []), figure="p50", against=OURS,
+            note=pushes.sent(one.name))
+        for one in peers
+        if one.name in pushed
     ]  # fmt: skip
     rows += [
         row("push", "server time", name, found, pushed.get(BARE, []), figure="server time", against=BARE)
@@ -52,7 +64,8 @@ async def run(stage: Stage) -> list[Row]:
         if name != FLOOR and found[0].received
     ]
 
-    readers = [one for one in [*own, *peers] if one.name in pushed and one.name not in ("with feed", "no mirror", BARE)]
+    apart = ("with feed", "no mirror", BARE, RPUSH)
+    readers = [one for one in [*own, *peers] if one.name in pushed and one.name not in apart]
 
     for one in readers:
         await one.ask("append", conversation="ten", count=TEN, size=profile.payload)
@@ -63,11 +76,6 @@ async def run(stage: Stage) -> list[Row]:
     found = await take_turns(readers, profile.blocks, read)
     return rows + [
         row("read of 10", "one after the other", name, blocks, found.get(FLOOR, []), figure="p50",
-            against="bare LRANGE", note=_sent(reads, name))
+            against="bare LRANGE", note=reads.sent(name))
         for name, blocks in found.items()
     ]  # fmt: skip
-
-
-def _sent(timed: Timed, name: str) -> str:
-    count = timed.commands(name)
-    return f"{count} command{'' if count == 1 else 's'} sent" if count else ""

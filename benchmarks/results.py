@@ -10,11 +10,14 @@ from itertools import groupby
 from pathlib import Path
 
 from blocks import Row
+from stage import OVER_OURS
 
 NAMES = {
     "push": "A push",
     "read of 10": "A read of ten turns",
+    "contexts": "Many windows",
     "crowd": "Many tasks of one process",
+    "client": "The worker's own time for a push",
     "ceiling": "The server's ceiling",
     "batch": "Many turns in one call",
     "storm": "Writers of one conversation",
@@ -24,11 +27,15 @@ NAMES = {
     "workers": "More workers",
     "memory": "Memory",
 }
+VARIANTS = ("symfonic", "no mirror", "with feed", "push_many", "get_contexts", "coalesc", "track")
+"""What the names of this package's own contenders begin with."""
+
 COLUMNS = (
     ("p50 us", "p50_us", "{:,.0f}"),
     ("p99 us", "p99_us", "{:,.0f}"),
     ("ops/s", "per_second", "{:,.0f}"),
     ("server us", "server_us", "{:,.1f}"),
+    ("client us", "cpu_us", "{:,.0f}"),
     ("B in", "received", "{:,.0f}"),
     ("B out", "sent", "{:,.0f}"),
     ("B a turn", "memory", "{:,.0f}"),
@@ -61,8 +68,10 @@ def write(folder: Path, rows: Sequence[Row], about: Sequence[str], skipped: Sequ
     text = "# Results\n\nWritten by `make bench`. How to read them: [performance.md](../../docs/performance.md).\n\n"
     text += "".join(f"- {line}\n" for line in about)
     text += "".join(f"- skipped: {line}\n" for line in skipped)
-    text += "\n## In short\n\n" + _summary(rows)
-    for (measure, case, figure), found in groupby(rows, key=lambda row: (row.measure, row.case, row.figure)):
+    text += "\n## In short\n\n" + _summary(rows) + _peers(rows)
+    for (measure, case, figure, _), found in groupby(
+        rows, key=lambda row: (row.measure, row.case, row.figure, row.against)
+    ):
         text += f"\n## {NAMES.get(measure, measure.capitalize())}: {case}\n\n" + _table(list(found), figure)
     (folder / "results.md").write_text(text, encoding="utf-8")
 
@@ -78,11 +87,30 @@ def _summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _peers(rows: Sequence[Row]) -> str:
+    """The peers over this package, one line each; nothing when none was measured."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        if row.case == OVER_OURS:
+            found.setdefault(row.contender, {})[row.measure] = row
+    if not found:
+        return ""
+    lines = [
+        "",
+        "| peer | an append | its p50 over ours | our throughput over its, many writers | its turns |",
+        "| --- | --- | ---: | ---: | --- |",
+    ]
+    for name, of in found.items():
+        push, storm = of.get("push"), of.get("storm")
+        slower = f"**{short(push.ratio)}**" if push and push.ratio else ""
+        faster = f"**{short(1 / storm.ratio)}**" if storm and storm.ratio else ""
+        lines.append(f"| {name} | {push.note if push else ''} | {slower} | {faster} | {storm.note if storm else ''} |")
+    return "\n".join(lines) + "\n"
+
+
 def is_ours(row: Row) -> bool:
-    """Whether a line is of this package: one of its variants, or any of a measure that has nobody else."""
-    return (
-        row.contender.startswith(("symfonic", "no mirror", "with feed", "push_many")) or row.measure == "conversations"
-    )
+    """Whether a line is of this package: one of its variants, or of a measure that compares it with itself."""
+    return row.contender.startswith(VARIANTS) or row.measure == "conversations"
 
 
 def _spread(row: Row) -> str:

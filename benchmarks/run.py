@@ -13,6 +13,7 @@ from pathlib import Path
 import batch
 import ceiling
 import contenders  # noqa: F401 - first of ours: it makes the modules of peers/ importable
+import contexts
 import footprint
 import growth
 import later
@@ -26,7 +27,9 @@ from stage import Stage, servers
 MEASURES: dict[str, Callable[[Stage], Awaitable[list[Row]]]] = {
     "push": push_and_read.run,
     "batch": batch.run,
+    "contexts": contexts.run,
     "crowd": together.crowd,
+    "client": together.client,
     "ceiling": ceiling.run,
     "storm": together.storm,
     "conversations": growth.conversations,

@@ -21,6 +21,10 @@ from servers import BINARIES, Server
 
 OURS = "symfonic-redis"
 FLOOR = "floor"
+BARE = "bare LPUSH+LTRIM"
+OVER_OURS = "each peer over ours"
+"""The case of a peer's figures over this package's."""
+
 MIRROR = 50
 """Nodes kept in the mirror: few, so that it is full, and its trimming is measured too."""
 
@@ -104,6 +108,7 @@ class Timed:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._sampled: dict[str, tuple[Counter[str], int]] = {}
+        self._trips: dict[str, float] = {}
 
     async def block(self, contender: Contender, do: str, count: int, **request: Any) -> Block:
         """`count` calls one after the other."""
@@ -113,6 +118,8 @@ class Timed:
             self._sampled[contender.name] = await self._observer.top_level(
                 lambda: contender.ask(do, count=SAMPLE, **request)
             )
+            _, seen = await self._observer.measure(lambda: contender.ask(do, count=SAMPLE, **request))
+            self._trips[contender.name] = seen.trips / SAMPLE
         # Makes the conversation, where a contender must, connects, and wakes a process that waited for its turn.
         await contender.ask(do, **{**request, "count": SAMPLE})
         seconds, seen = await self._observer.measure(lambda: contender.ask(do, count=count, **request))
@@ -124,9 +131,12 @@ class Timed:
             seen.sent / count,
         )
 
-    def commands(self, contender: str) -> int:
-        """Commands that the contender sends for a call."""
-        return round(self._sampled[contender][1] / SAMPLE)
+    def sent(self, contender: str) -> str:
+        """What the contender sends for a call."""
+        commands, trips = round(self._sampled[contender][1] / SAMPLE), round(self._trips[contender])
+        if not commands:
+            return ""
+        return f"{commands} command{'s' * (commands > 1)} in {trips} round trip{'s' * (trips > 1)}"
 
 
 SAMPLE = 10

@@ -8,38 +8,54 @@ from typing import Any
 
 from blocks import Block, Row, row, take_turns
 from contenders import Contender, SilentError
-from stage import FLOOR, FULL, Stage
+from stage import FLOOR, FULL, OURS, OVER_OURS, Stage
 
 ROOM = 1_000
 """The window of a storm: everything that is written stays, so that it can be counted."""
 
 
 async def run(stage: Stage) -> list[Row]:
-    return [*await crowd(stage), *await storm(stage)]
+    return [*await crowd(stage), *await client(stage), *await storm(stage)]
+
+
+def crowds(count: int) -> dict[str, list[str]]:
+    """The cases of a crowd of so many tasks, and the conversation of each task."""
+    return {
+        f"{count} tasks, a conversation each": [f"crowd{task}" for task in range(count)],
+        f"{count} tasks, one conversation": ["crowd"] * count,
+    }
+
+
+async def crowd_block(one: Contender, _: int, conversations: list[str], each: int, size: int) -> Block:
+    """A task for each of `conversations`, all at once: throughput, and the client's own work for one append."""
+    done = await one.ask("storm", conversations=conversations, each=each, size=size)
+    if done["errors"]:
+        raise SilentError(f"{one.name} raised {done['errors']}")
+    count = len(done["names"])
+    return Block(per_second=count / done["seconds"], cpu_us=done["cpu"] / count * 1e6)
 
 
 async def crowd(stage: Stage) -> list[Row]:
     """Tasks of one process, on conversations of their own and on one: throughput over bare redis-py's."""
+    return await _crowded(stage, "crowd", "throughput", crowds(stage.profile.tasks))
+
+
+async def client(stage: Stage) -> list[Row]:
+    """What a push in the crowd costs the worker's own process."""
+    (case, conversations), *_ = crowds(stage.profile.tasks).items()
+    return await _crowded(stage, "client", "client time", {case: conversations})
+
+
+async def _crowded(stage: Stage, measure: str, figure: str, cases: dict[str, list[str]]) -> list[Row]:
     profile = stage.profile
     observer = await stage.server()
     pair = await stage.pair(observer.url, **FULL)
-    count = profile.tasks
-    cases = {
-        f"{count} tasks, a conversation each": [f"crowd{task}" for task in range(count)],
-        f"{count} tasks, one conversation": ["crowd"] * count,
-    }
     rows = []
     for case, conversations in cases.items():
-
-        async def work(one: Contender, _: int, conversations: list[str]) -> Block:
-            done = await one.ask("storm", conversations=conversations, each=profile.each, size=profile.payload)
-            if done["errors"]:
-                raise SilentError(f"{one.name} raised {done['errors']}")
-            return Block(per_second=len(done["names"]) / done["seconds"])
-
-        found = await take_turns(pair, profile.blocks, partial(work, conversations=conversations))
+        work = partial(crowd_block, conversations=conversations, each=profile.each, size=profile.payload)
+        found = await take_turns(pair, profile.blocks, work)
         rows += [
-            row("crowd", case, name, blocks, found.get(FLOOR, []), figure="throughput", against=FLOOR)
+            row(measure, case, name, blocks, found.get(FLOOR, []), figure=figure, against=FLOOR)
             for name, blocks in found.items()
         ]
     return rows
@@ -50,7 +66,8 @@ async def storm(stage: Stage) -> list[Row]:
     profile = stage.profile
     observer = await stage.server()
     url = observer.url
-    contenders: list[Contender] = [*await stage.pair(url, **FULL, window=ROOM), *await stage.peers(url)]
+    peers = await stage.peers(url)
+    contenders: list[Contender] = [*await stage.pair(url, **FULL, window=ROOM), *peers]
     fate: dict[str, Counter[str]] = {one.name: Counter() for one in contenders}
 
     async def work(one: Contender, number: int) -> Block:
@@ -81,7 +98,12 @@ async def storm(stage: Stage) -> list[Row]:
             note=_fate(fate[name]),
         )
         for name, blocks in found.items()
-    ]
+    ] + [
+        row("storm", OVER_OURS, one.name, found[one.name], found.get(OURS, []), figure="throughput", against=OURS,
+            note=_fate(fate[one.name]))
+        for one in peers
+        if one.name in found
+    ]  # fmt: skip
 
 
 def _fate(told: Counter[str]) -> str:

@@ -188,7 +188,7 @@ class Coalescer:
     async def _receipts(self, pushes: Sequence[Push], reply: Any) -> list[PushReceipt]:
         """What became of each push of a call; raise what its reply is, or says."""
         if isinstance(reply, KeyConflict):
-            raise await self._store.named(key_names(pushes[0].keys, self._target.layer), reply) from reply
+            raise await self._store.name_conflict(key_names(pushes[0].keys, self._target.layer), reply) from reply
         if isinstance(reply, BaseException):
             raise reply
         return list(receipts_of(self._store, pushes, self._target, reply))

@@ -175,12 +175,13 @@ class Deployment:
         """As `call`, but a replica may answer, where the deployment reads from replicas."""
         return (await self._exchange(operation, [command], self._nearest()))[0]
 
-    async def call_many(self, operation: str, commands: Sequence[Command]) -> list[Any]:
+    async def call_many(self, operation: str, commands: Sequence[Command], *, replica: bool = False) -> list[Any]:
         """Send commands that may be repeated without harm; return their raw replies in order. Errors as of `call`.
 
-        Cost: one round trip; on a cluster one to each node, at the same time.
+        Cost: one round trip; on a cluster one to each node, at the same time. `replica` as of `run`.
         """
-        return await self._exchange(operation, commands, self._line) if commands else []
+        line = self._nearest() if replica else self._line
+        return await self._exchange(operation, commands, line) if commands else []
 
     async def call_everywhere(self, operation: str, *command: str | bytes | int) -> list[Any]:
         """Send one command to each master; return the raw replies. Errors as of `call`."""

@@ -29,12 +29,13 @@ from symfonic_redis.errors import (
     ScopeClosed,
     ServerRefused,
 )
-from symfonic_redis.keys import scope_keys
+from symfonic_redis.keys import ScopeKeys, scope_keys
 from symfonic_redis.layer import EVICTED_RETENTION, IDEMPOTENCY_TTL, WorkingLayer, check_count
 from symfonic_redis.models import MemoryEntry, PushReceipt, STMSummaryMode
 from symfonic_redis.pushes import Push
 from symfonic_redis.retention import Idempotency
 from symfonic_redis.scope import ScopeLike
+from symfonic_redis.windows import read_windows
 
 MAX_QUEUED = 1_000
 """Pushes that may wait, unless said otherwise."""
@@ -57,8 +58,8 @@ class StandbyLayer(WorkingLayer):
     The first call that does not reach the server within the deadline puts the layer on standby; so does no other error.
     From then on, until the server answers again:
 
-    - `get_context` and `retrieve` return the window as this worker last read or pushed it, its waiting turns at the
-      end; of a window that it never read they raise `MemoryUnavailable`, as everything else does.
+    - `get_context`, `get_contexts` and `retrieve` return the window as this worker last read or pushed it, its waiting
+      turns at the end; of a window that it never read they raise `MemoryUnavailable`, as everything else does.
     - `push` and `push_many` wait here, and their receipts say `queued`; when the queue is full they raise.
 
     When the server is back, what waits is stored in its order, once: a push that was stored before its answer was lost
@@ -119,31 +120,29 @@ class StandbyLayer(WorkingLayer):
         """How many pushes wait."""
         return sum(map(len, self._queues.values()))
 
-    async def get_context(self, scope: ScopeLike) -> list[MemoryEntry]:
-        """The window, oldest first; while the server is away, as this worker knows it. See the class.
-
-        Cost: one round trip; none while the server is away.
-
-        Raises:
-            MemoryUnavailable: the server is away and this worker does not know the window.
-        """
-        keys = scope_keys(self.deployment.prefix, scope)
+    async def _read(self, operation: str, scopes: Sequence[ScopeKeys]) -> list[list[MemoryEntry]]:
+        """The windows of scopes, in one exchange; while the server is away, as this worker knows them."""
         if not self._away:
-            before = self._windows.get(keys.turns)
+            before = [self._windows.get(keys.turns) for keys in scopes]
             try:
-                rows = await self.store.window_rows(keys, self.bounds.window)
+                found = await read_windows(self.store, operation, scopes, self.bounds.window)
             except MemoryUnavailable:
                 self._stand_by()
             else:
-                if self._windows.get(keys.turns) is before:  # or a push was stored since, and is newer
-                    self._remember(keys.turns, rows)
-                return self.store.entries(keys, self._with_queued(keys.turns, rows))
-        if keys.turns not in self._windows:
+                unchanged = [self._windows.get(keys.turns) is known for keys, known in zip(scopes, before, strict=True)]
+                for keys, rows, same in zip(scopes, found, unchanged, strict=True):
+                    if same:  # or a push was stored since, and is newer
+                        self._remember(keys.turns, rows)
+                return [self._shown(keys, rows) for keys, rows in zip(scopes, found, strict=True)]
+        if unknown := [keys.turns for keys in scopes if keys.turns not in self._windows]:
             raise MemoryUnavailable(
-                f"{self.deployment.endpoint} is away and this worker has not read the window: retry later"
+                f"{self.deployment.endpoint} is away and this worker has not read the window {unknown[0]}: retry later"
             )
-        telemetry.windows_stale.add(1, self.deployment.attributes)
-        return self.store.entries(keys, self._with_queued(keys.turns, self._windows[keys.turns]))
+        telemetry.windows_stale.add(len(scopes), self.deployment.attributes)
+        return [self._shown(keys, self._windows[keys.turns]) for keys in scopes]
+
+    def _shown(self, keys: ScopeKeys, rows: list[bytes]) -> list[MemoryEntry]:
+        return self.store.entries(keys, self._with_queued(keys.turns, rows))
 
     async def clear(self, scope: ScopeLike) -> None:
         """As `WorkingLayer.clear`; what waits for this scope is stored first, so that it is cleared too."""

@@ -71,14 +71,6 @@ class Store:
         _, receipt = await self._write("node_add", keys, names, [_text(ttl), layer, payload])
         return str(receipt.decode())
 
-    async def window(self, keys: ScopeKeys, length: int) -> list[MemoryEntry]:
-        """The newest `length` entries, oldest first, in one LRANGE. Damaged rows are skipped, counted, logged once."""
-        return self.entries(keys, await self.window_rows(keys, length))
-
-    async def window_rows(self, keys: ScopeKeys, length: int) -> Any:
-        """The newest `length` rows, newest first, in one LRANGE."""
-        return await self.read("get_context", keys.turns, "LRANGE", keys.turns, 0, length - 1, replica=True)
-
     def entries(self, keys: ScopeKeys, rows: Sequence[bytes], first: int = 0) -> list[MemoryEntry]:
         """Rows of the list, newest first, as entries, oldest first; `first` is the index of the newest one."""
         entries, seal = [], self.seal(keys)
@@ -95,7 +87,7 @@ class Store:
             try:
                 return await (self.deployment.call_replica if replica else self.deployment.call)(operation, *command)
             except KeyConflict as error:
-                raise await self.named((key,), error) from error
+                raise await self.name_conflict((key,), error) from error
 
     def damaged(self, key: str, index: int | str, error: CodecError) -> None:
         """Count and, once a key, log a row that cannot be read; raise instead when strict.
@@ -148,7 +140,7 @@ class Store:
             try:
                 found, edits, more = await self.deployment.run(operation, script("nodes"), names, args, replica=replica)
             except KeyConflict as error:
-                raise await self.named(names, error) from error
+                raise await self.name_conflict(names, error) from error
         edits += [()] * (len(found) - len(edits))
         page = [
             (at.decode(), _pairs(fields), {name.decode(): value for name, value in _pairs(edited).items()})
@@ -164,7 +156,7 @@ class Store:
             try:
                 reply = await self.deployment.run(name, script(name), keys, args)
             except KeyConflict as error:
-                raise await self.named(keys, error) from error
+                raise await self.name_conflict(keys, error) from error
             return self.accepted(name, reply)
 
     async def push_each(self, calls: Sequence[Call], deadline: float | None = None) -> list[Any]:
@@ -213,14 +205,14 @@ class Store:
         # Negative the first time of each kind: ask for the user's rights before anything is written.
         return os.urandom(16), -keep if name and name not in self.deployment.permitted else keep
 
-    async def named(self, keys: Sequence[str], error: KeyConflict) -> KeyConflict:
+    async def name_conflict(self, keys: Sequence[str], error: KeyConflict) -> KeyConflict:
         """The error of a key of the wrong type, with its name.
 
         The server does not say which it is: it is asked, now that something is wrong anyway.
         """
-        for key in keys:
-            found = (await self.deployment.call("type", "TYPE", key)).decode()
-            expected = ScopeKeys.type_of(key)
+        kinds = await self.deployment.call_many("type", [("TYPE", key) for key in keys])
+        for key, kind in zip(keys, kinds, strict=True):
+            found, expected = kind.decode(), ScopeKeys.type_of(key)
             if found not in (expected, "none"):
                 return KeyConflict(
                     f"nothing was written: the key {key} holds a {found} where a {expected} belongs, so something "

@@ -60,12 +60,14 @@ class Seen:
 def exported() -> Iterator[Seen]:
     """Providers of one test alone: the API lets a process set its own only once, so the module is loaded anew."""
     seen = Seen()
+    before = dict(vars(telemetry))
     with (
         mock.patch.object(trace, "get_tracer", seen.traces.get_tracer),
         mock.patch.object(metrics, "get_meter", seen.meters.get_meter),
     ):
         importlib.reload(telemetry)
     yield seen
-    importlib.reload(telemetry)
+    # What was there: other tests may have imported an instrument by its name.
+    vars(telemetry).update(before)
     seen.traces.shutdown()
     seen.meters.shutdown()

@@ -183,6 +183,7 @@ async def _watched(worker: Worker) -> list[object]:
 # name -> a call that reads
 READS: dict[str, Callable[[Worker], Awaitable[object]]] = {
     "get_context": lambda worker: worker.layer.get_context(worker.scope),
+    "get_contexts": lambda worker: worker.layer.get_contexts([worker.scope, worker.scope]),
     "retrieve": lambda worker: worker.layer.retrieve(worker.scope, "", top_k=9),
     "evicted": lambda worker: RedisEvictedSource(worker.layer).evicted(worker.scope),
     "read": lambda worker: RedisEvictedSource(worker.layer).read(worker.scope),

@@ -71,6 +71,7 @@ ORDER = (
     "summarize",
     "pushes",
     "coalesce",
+    "windows",
     "layer",
     "standby",
     "evicted",

@@ -184,5 +184,6 @@ async def test_reads_go_to_replicas_and_writes_do_not(topologies, name, prefix):
             assert texts(await layer.get_context(scope)) == ["x"]
             assert [node.label for node in await graph.query_nodes(scope, MemoryLayer.WORKING)] == ["x"]
             assert await graph.count(scope) == 1
+        assert [texts(window) for window in await layer.get_contexts(MANY)] == [["x"]] * len(MANY)
         after = [calls(topology, part, "lrange") for part in (topology.servers[:masters], topology.servers[masters:])]
-        assert (after[0] - before[0], after[1] - before[1]) == (0, len(MANY))
+        assert (after[0] - before[0], after[1] - before[1]) == (0, 2 * len(MANY))

@@ -10,6 +10,10 @@ PACKAGES = ("redis",)
 SCRIPT = "redis.call('LPUSH', KEYS[1], ARGV[1]) redis.call('LTRIM', KEYS[1], 0, ARGV[2])"
 
 
+def key(conversation: str) -> str:
+    return f"bare:{{{conversation}}}"
+
+
 class Peer:
     """See loops.py. `rows` is how many the list keeps."""
 
@@ -22,7 +26,7 @@ class Peer:
 
     async def session(self, conversation: str) -> str:
         self._sha = self._sha or await self._client.script_load(SCRIPT)
-        return f"bare:{{{conversation}}}"
+        return key(conversation)
 
     def message(self, text: str) -> Any:
         return text

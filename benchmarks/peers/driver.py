@@ -3,7 +3,7 @@
     {"do": "setup", "url": ..., "options": {...}}                        -> {"ok": {"versions": {...}}}
     {"do": "append", "conversation": ..., "count": n, "size": bytes}    -> {"ok": [seconds, ...]}
     {"do": "read", "conversation": ..., "count": n}                      -> {"ok": [seconds, ...]}
-    {"do": "storm", "conversations": [...], "each": n, "size": bytes}   -> {"ok": {"seconds", "names", "errors"}}
+    {"do": "storm", "conversations": [...], "each": n, "size": bytes}   -> {"ok": {"seconds", "cpu", "names", "errors"}}
     {"do": "names", "conversation": ...}                                 -> {"ok": [name, ...]}
 
 A request that fails is answered by {"error": "type: text"}. The process ends when its standard input does.
