@@ -131,16 +131,22 @@ async def test_a_push_alone_and_one_after_the_other_leave_at_once(line):
     assert not layer._pushes._queues
 
 
-async def test_scopes_travel_in_batches_of_sixteen_over_one_connection(line):
+async def test_scopes_travel_in_batches_of_sixteen_over_one_connection(line, monkeypatch):
+    batches: list[int] = []
+    run_each = line.redis.run_each
+
+    async def counted(operation, script, calls, **options):
+        batches.append(len(calls))
+        return await run_each(operation, script, calls, **options)
+
+    monkeypatch.setattr(line.redis, "run_each", counted)
     layer = WorkingLayer(line.redis)
     scopes = [ORG.child("conversation", f"c{number}") for number in range(40)]
     await outcomes(await started(*(layer.push(scope, said("a turn")) for scope in scopes)))
+    assert batches == [1, 16, 16, 7]
     assert line.proxy.counted()["EVALSHA"] == 40
+    assert line.proxy.counted()["HELLO"] == 1  # one connection
     assert [texts(await layer.get_context(scope)) for scope in scopes] == [["a turn"]] * 40
-    async with Redis.from_url(line.proxy.url) as admin:
-        mine = [client for client in await admin.client_list(_type="normal") if client["cmd"] != "client|list"]
-        # The one that is shared; other tests of this run have closed theirs.
-        assert len([client for client in mine if client["cmd"] in {"lrange", "evalsha"}]) == 1
 
 
 async def test_without_coalescing_every_push_is_a_call(server, prefix):
