@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -320,7 +321,9 @@ async def server() -> AsyncIterator[Scripted]:
 
 @contextlib.asynccontextmanager
 async def wire_to(server: Scripted, *, patience: float = LONG) -> AsyncIterator[Wire]:
-    pool = redis.BlockingConnectionPool.from_url(f"redis://127.0.0.1:{server.port}/0", max_connections=5)
+    pool = redis.BlockingConnectionPool.from_url(
+        f"redis://127.0.0.1:{server.port}/0", max_connections=5, socket_connect_timeout=LONG, socket_timeout=LONG
+    )
     wire = Wire(pool, 5, owned=True, patience=patience, shared=True)
     try:
         yield wire
@@ -368,6 +371,13 @@ async def test_connecting_that_hangs_ends_when_patience_does_and_is_tried_anew(s
         server.mute = False
         assert await say(wire, "again") == "again"
         assert len(server.clients) == 2
+
+
+async def test_an_error_that_many_share_does_not_grow_with_them(server):
+    server.mute = True
+    async with wire_to(server, patience=SHORT) as wire:
+        results = await outcomes(begun([say(wire, str(n)) for n in range(300)]))
+        assert max(len(list(traceback.walk_tb(result.__traceback__))) for result in results) < 20
 
 
 async def test_closing_while_connecting_ends_both(server):

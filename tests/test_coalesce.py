@@ -308,6 +308,24 @@ async def test_a_batch_whose_reply_is_lost_is_stored_once(line, named):
     assert [node.id for node in await graph.query_nodes(A)] == [receipt.node_id for receipt in receipts]
 
 
+async def test_a_batch_that_the_server_does_not_know_the_script_of_stays_in_its_order(line, server):
+    layer = WorkingLayer(line.redis, 100)
+    async with behind(line.proxy, layer, A) as first:
+        keys = [None, None, "j1", "j2", None]
+        riders = await started(
+            *(layer.push(A, said(str(number)), idempotency_key=key) for number, key in enumerate(keys))
+        )
+        held = line.proxy.on(b"EVALSHA", "hold")
+    await first
+    await held.reached.wait()
+    async with Redis.from_url(server.url) as admin:
+        await admin.script_flush()
+    held.release()
+    assert [receipt.window_length for receipt in await outcomes(riders)] == [2, 3, 4, 5, 6]
+    assert texts(await layer.get_context(A)) == ["first", *map(str, range(5))]
+    assert line.proxy.counted() >= {"EVALSHA": 5, "EVAL": 4}
+
+
 @pytest.mark.parametrize("named", [False, True], ids=["nameless", "named"])
 @pytest.mark.parametrize("fault", ["replies lost", "connections killed"])
 async def test_in_a_storm_nothing_is_lost_doubled_or_out_of_order(line, server, fault, named):
