@@ -12,7 +12,7 @@
 -- ARGV[7]   '1' to empty the mirror too, '0' to leave it
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is
 --           '<rows removed> <nodes removed> <staged records removed>'.
--- COST      9 commands, 13 with a mirror; 1 more for each staged working record, 1 more where a summary is kept; the
+-- COST      8 commands, 12 with a mirror; 1 more for each staged working record, 1 more where a summary is kept; the
 --           mirror is emptied in time linear in its length
 --@include once
 --@include arguments

@@ -6,7 +6,7 @@
 -- ARGV[3]   what: 'tenant', 'scope:<path>' or 'tree:<path>'
 -- ARGV[4]   for how many ms; when it is closed for longer already, that stays
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is 'closed'.
--- COST      11 commands
+-- COST      10 commands
 --@include once
 --@include arguments
 --@include tombstone

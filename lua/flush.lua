@@ -15,8 +15,8 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is
 --           '<window length> <evicted> <records left waiting>', then ' <id> <layer> <stream id, or ->' for each record
 --           that was published, in the order in which they were staged.
--- COST      7 commands when nothing waits; else 12, 4 for each layer and 1 for each record, 1 more with a full mirror;
---           with a feed 3 more for each record, and 3
+-- COST      6 commands when nothing waits; else 11, 4 for each layer and 1 for each record, 1 more with a full mirror;
+--           with a feed 2 more for each record, and 4
 --@include once
 --@include arguments
 --@include closed
@@ -99,4 +99,4 @@ if #records > 0 then
     end
     publish('flush', 'n', #records)
 end
-return {0, once(table.concat(receipt, ' '))}
+return {0, once(table.concat(receipt, ' '), #records == 0)}

@@ -9,7 +9,7 @@
 -- ARGV[8]   number of layers
 -- ARGV[9]   for how many ms the place is kept
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed, 5 the scope is not empty
--- COST      16 commands, 7 more when the index does not know the scope
+-- COST      15 commands, 7 more when the index does not know the scope
 --@include once
 --@include arguments
 --@include closed

@@ -13,7 +13,7 @@
 -- ARGV[12]  ttl of the nodes in ms; '' keeps them
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed, 5 the scope is not empty,
 --           6 this import was given up. The receipt is '<rows> <nodes>'.
--- COST      45 commands whatever the archive holds, up to 5 more for the index, 2 more for each key that it fills
+-- COST      44 commands whatever the archive holds, up to 5 more for the index, 2 more for each key that it fills
 --@include once
 --@include arguments
 --@include closed

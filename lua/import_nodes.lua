@@ -10,7 +10,7 @@
 --           how many values follow, and the names and values of what was changed of it
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed, 6 this import was given
 --           up. The receipt is how many nodes were added.
--- COST      9 commands, 1 more for each node, 1 more for each change, and 1 for each node that has some
+-- COST      8 commands, 1 more for each node, 1 more for each change, and 1 for each node that has some
 --@include once
 --@include arguments
 --@include closed

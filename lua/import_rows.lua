@@ -8,7 +8,7 @@
 -- ARGV[8+]  rows, oldest first
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed, 6 this import was given
 --           up. The receipt is how many rows were added.
--- COST      9 commands
+-- COST      8 commands
 --@include once
 --@include arguments
 --@include closed

@@ -9,7 +9,7 @@
 -- ARGV[9]   the node
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is the
 --           stream id.
--- COST      11 commands
+-- COST      10 commands
 --@include once
 --@include arguments
 --@include closed
@@ -29,4 +29,4 @@ if edited > 0 then
     expire(KEYS[9], ARGV[7])
 end
 publish('node', 'l', ARGV[8], 'i', id, 'n', ARGV[9])
-return {0, once(id)}
+return {0, once(id, ARGV[8] ~= 'working')}

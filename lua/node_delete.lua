@@ -8,7 +8,7 @@
 -- ARGV[8]   the node's stream id
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is how many
 --           nodes were removed, '0' or '1'.
--- COST      8 commands, 1 more when the node was changed
+-- COST      7 commands, 1 more when the node was changed
 --@include once
 --@include arguments
 --@include closed
@@ -25,4 +25,4 @@ if removed == 1 then
     drop_edits(KEYS[9], {ARGV[8]})
     publish('delete', 'l', ARGV[7], 'i', ARGV[8])
 end
-return {0, once(tostring(removed))}
+return {0, once(tostring(removed), true)}

@@ -9,7 +9,7 @@
 -- ARGV[9+]  name, value, name, value, ...; no name holds a space
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is '1', '0'
 --           when there is no such node, '-1' when more than 1,000 names of it would be changed: nothing was written.
--- COST      10 commands, 1 more when the stream has a time to live
+-- COST      9 commands, 1 more when the stream has a time to live
 --@include once
 --@include arguments
 --@include closed
@@ -23,7 +23,7 @@ if refusal then return refusal end
 redis.call('HLEN', KEYS[9])
 local id = ARGV[8]
 if #redis.call('XRANGE', KEYS[8], id, id) == 0 then
-    return {0, once('0')}
+    return {0, once('0', true)}
 end
 local fields, names, changed = {}, {}, {}
 for i = 9, #ARGV, 2 do
@@ -39,7 +39,7 @@ for i = 9, #ARGV, 2 do
     fields[#fields + 1] = ARGV[i + 1]
 end
 if #names > 1000 then
-    return {0, once('-1')}
+    return {0, once('-1', true)}
 end
 redis.call('HSET', KEYS[9], id, table.concat(names, ' '), id .. ' at', string.format('%.0f', now), unpack(fields))
 local ttl = redis.call('PTTL', KEYS[8])
@@ -47,4 +47,4 @@ if ttl > 0 then
     redis.call('PEXPIRE', KEYS[9], ttl)
 end
 publish('update', 'l', ARGV[7], 'i', id, unpack(ARGV, 9))
-return {0, once('1')}
+return {0, once('1', ARGV[7] ~= 'working')}

@@ -7,7 +7,7 @@
 -- ARGV[7]   for how many ms the scope stays closed; '' when it is closed from above
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is '<keys removed>
 --           <id of its entry in the feed, or ->'.
--- COST      11 commands whatever the scope holds, 5 more to close it, 2 more with a feed; memory is given back in the
+-- COST      10 commands whatever the scope holds, 5 more to close it, 2 more with a feed; memory is given back in the
 --           background
 --@include once
 --@include arguments

@@ -11,7 +11,7 @@
 -- ARGV[10+] rows, oldest first
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 3 closed. The receipt is how many
 --           rows were replayed, '0' when the window was not empty.
--- COST      11 commands
+-- COST      10 commands
 --@include once
 --@include arguments
 --@include closed

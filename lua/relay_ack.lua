@@ -10,12 +10,14 @@
 -- RETURNS  {-1} fenced off; {0} the feed or its group is gone, nothing was written; {1, done, pending}:
 --          how many were not noted before, and how many are still unfinished
 -- COST     9 commands, 2 more for each 1,000 ids; 5 when the group is gone
---@include fence
 --@include arguments
---@include group
 
+-- Before the fence, which extends the lease by what it is given.
 local refusal = malformed(3, 4, {}, {4})
 if refusal then return refusal end
+
+--@include fence
+--@include group
 
 if not known then
     return {0}

@@ -16,12 +16,14 @@
 -- RETURNS  {-1} fenced off; {0} the feed or its group is gone, nothing was written; {1, moved}: 1 when it went to the
 --          dead letters, else 0
 -- COST     6 commands; 14 for a dead letter; 5 when the group is gone
---@include fence
 --@include arguments
---@include group
 
+-- Before the fence, which extends the lease by what it is given.
 local refusal = malformed(4, 8, {5, 8}, {6})
 if refusal then return refusal end
+
+--@include fence
+--@include group
 
 if not known then
     return {0}

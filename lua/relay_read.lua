@@ -19,13 +19,15 @@
 -- RETURNS  {-1} fenced off; {0} there is no such feed, or no more; {1, unfinished, new, failures}: entries as
 --          of XRANGE; failures a list {id, failures, ms until the next try, ...}
 -- COST     11 commands, 4 more the first time; 1 more when something was trimmed; 7 when there is no such feed
---@include fence
 --@include arguments
---@include group
---@include claim
 
+-- Before the fence, which extends the lease by what it is given.
 local refusal = malformed(6, 6, {5})
 if refusal then return refusal end
+
+--@include fence
+--@include group
+--@include claim
 
 local feed, relay, limit = KEYS[2], ARGV[3], tonumber(ARGV[5])
 local latest = tonumber(redis.call('GET', KEYS[3]) or '')

@@ -6,7 +6,7 @@
 -- ARGV[3]   what: 'tenant', 'scope:<path>' or 'tree:<path>'
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation. The receipt is '1' when it was
 --           closed, else '0'.
--- COST      5 commands, 1 more when a tombstone is there
+-- COST      4 commands, 1 more when a tombstone is there
 --@include once
 --@include arguments
 

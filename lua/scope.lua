@@ -15,12 +15,13 @@ local function lifetime(one, other)
     return one ~= '' and other ~= '' and math.max(tonumber(one), tonumber(other)) or ''
 end
 
--- An index lives as long as what it names, and up to twice as long: so it is seldom told.
+-- An index lives as long as what it names, and up to twice as long: so it is seldom told. What is left is enough for
+-- all that is written while this generation of ids lives, where a scope lives for longer than that.
 local function hold(key, ttl, fresh)
     local left = redis.call('PTTL', key)
     if ttl == '' and left >= 0 then
         redis.call('PERSIST', key)
-    elseif ttl ~= '' and (fresh or (left >= 0 and left < tonumber(ttl))) then
+    elseif ttl ~= '' and (fresh or (left >= 0 and left < ttl + math.min(ttl, 2 * keep))) then
         redis.call('PEXPIRE', key, string.format('%.0f', 2 * ttl))
     else
         return false
@@ -29,7 +30,7 @@ local function hold(key, ttl, fresh)
 end
 
 local function touch(ttl)
-    local ends = now + (ttl == '' and 1e14 or tonumber(ttl))
+    local ends = now + (ttl == '' and 1e14 or ttl)
     local added = redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', ends), path) == 1
     local member = added and redis.pcall('SADD', KEYS[5], ARGV[4])
     if type(member) == 'table' then

@@ -18,7 +18,8 @@
 -- RETURNS   {state, receipt}: state 0 applied, 1 applied before by this operation, 2 another operation had this
 --           idempotency key, 3 closed. The receipt is how many wait afterwards. Or {7, records, bytes}: they would be
 --           too many; so many wait already.
--- COST      11 commands, as many when the turns' ttl is asked for, 12 when there are none; what waits is read, to know its bytes
+-- COST      10 commands, as many when the turns' ttl is asked for, 11 when there are none; what waits is read, to know
+--           its bytes
 --@include once
 --@include arguments
 --@include closed

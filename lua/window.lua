@@ -1,15 +1,15 @@
 -- window: appending rows to a capped list. Included, not a script of its own.
 --
--- LOCALS   expire(key, ttl), append(key, rows, first, count, length, keep, ttl) -> rows the list holds afterwards;
---          what is appended are rows[first] and the following, oldest first
+-- LOCALS   expire(key, ttl) -> 1 where the key now has a ttl, or had one;
+--          append(key, rows, first, count, length, keep, ttl) -> rows the list holds afterwards; what is appended are
+--          rows[first] and the following, oldest first
 -- COST     3 commands, 1 less while the list is not full, 1 more for each 4,000 rows
 
 local function expire(key, ttl)
     if ttl ~= '' then
-        redis.call('PEXPIRE', key, ttl)
-    else
-        redis.call('PERSIST', key)
+        return redis.call('PEXPIRE', key, ttl)
     end
+    return redis.call('PERSIST', key)
 end
 
 local function append(key, rows, first, count, length, keep, ttl)

@@ -3,8 +3,9 @@
 from symfonic_redis.acl import acl_rules
 from symfonic_redis.archive import Imported, export, import_
 from symfonic_redis.changes import Change
-from symfonic_redis.connection import Deployment, connect
+from symfonic_redis.connection import connect
 from symfonic_redis.conversation import ConversationSource, ConversationTurn, LegacyConversationSource
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.erasure import (
     Purged,
     purge,

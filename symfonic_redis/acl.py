@@ -31,6 +31,7 @@ _READS = frozenset(
 )
 # How nodes of a cluster are found, and replicas waited for.
 _ROUTING = frozenset({"CLUSTER|SLOTS", "ASKING", "READONLY", "WAIT"})
+_TRACKING = frozenset({"CLIENT|TRACKING"})
 _RELAY_READS = frozenset({"SMEMBERS", "SUNION", "HMGET"})
 _WRITES = frozenset({"SET", "SREM"})
 _RUN = frozenset({"EVAL", "EVALSHA"})
@@ -51,6 +52,7 @@ def acl_rules(
     *,
     prefix: str = "swm",
     read_only: bool = False,
+    tracking: bool = False,
     database: int = 0,
     version: tuple[int, int] = _SELECTORS,
 ) -> tuple[str, ...]:
@@ -68,6 +70,8 @@ def acl_rules(
         tenant: whose keys; None for all keys of the prefix, as services, relays and operators need.
         prefix: of the deployment.
         read_only: reading alone: windows, evicted turns, nodes, exports, watching, listing.
+        tracking: also what `track_windows` needs. It lets the user learn the names of all keys that change, others'
+            too: see docs/isolation.md.
         database: of the URL; another than 0 needs the right to select one.
         version: of the server, such as `(7, 2)`, where it is older or newer than 7.0; Valkey counts as 7.2. Before 7.0
             a tenant's user may also write the configuration and cannot purge its whole tenant.
@@ -84,6 +88,7 @@ def acl_rules(
     own = f"{shard}:*" if tenant is None else f"{shard}:{encode_id(check_id(tenant))}:*"
     rules = ["resetkeys", "resetchannels", "-@all"]
     connection = frozenset({"CLIENT|SETINFO"} if version >= _SETINFO else ())
+    connection |= _TRACKING if tracking else frozenset()
     connection |= _ROUTING | ({"SELECT"} if database else set())
     commands = _commands(relay=tenant is None, read_only=read_only)
     if version < _SELECTORS:

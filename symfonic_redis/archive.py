@@ -11,7 +11,8 @@ from redis import asyncio as redis
 from symfonic_redis.archive_lines import Entry, Row, end_line, header_line, node_line, read_lines, turn_line
 from symfonic_redis.archive_seals import seal_record, unseal_entry, unseal_row
 from symfonic_redis.archive_store import ArchiveStore
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.keys import scope_keys
 from symfonic_redis.models import MemoryLayer, check_ttl
 from symfonic_redis.scope import ScopeLike

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from symfonic_redis.connection import Deployment
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import ConfigurationError, SymfonicRedisError
 from symfonic_redis.keys import (
     PARTITIONS,

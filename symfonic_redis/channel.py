@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -43,15 +44,26 @@ class Channel(asyncio.Protocol):
     Args:
         connection: the driver's; nobody else may use it any more.
         patience: seconds after which a call that names no time is given up.
+        pushed: told what the server says unasked, in the order of the stream.
+        lost: told, once, that the connection is gone.
 
     Attributes:
         usable: whether another call may begin.
     """
 
-    def __init__(self, connection: Any, patience: float) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        patience: float,
+        *,
+        pushed: Callable[[Sequence[Any]], None] = lambda _: None,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._patience = patience
+        self._pushed = pushed
+        self._tell_lost = lost
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001 - see the module
         self._driver = self._transport.get_protocol()
         self._reader = hiredis.Reader(
@@ -161,6 +173,7 @@ class Channel(asyncio.Protocol):
             reader.feed(data)
             while (reply := reader.gets()) is not _PARTIAL:
                 if isinstance(reply, _PUSHED):
+                    self._pushed(reply)
                     continue
                 awaited = waiting[0]
                 awaited.replies.append(reply)
@@ -189,6 +202,7 @@ class Channel(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._tell_lost()
         while self._waiting:
             _settle(self._waiting.popleft(), driver.ConnectionError("the connection was closed"))
         self._driver.connection_lost(exc)

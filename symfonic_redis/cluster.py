@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from redis import exceptions as driver
+from redis.crc import key_slot
 
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.resp import Command
 from symfonic_redis.routing import Address, SlotMap, read_slots, resolved, slot_of
-from symfonic_redis.wire import Wire, exchange_all
+from symfonic_redis.wire import Wire, exchange_all, together
 
 HOPS = 5
 """Redirections of one command that are followed in one attempt."""
@@ -32,8 +33,6 @@ _UNSENT = object()
 
 Outcome = tuple[list[Any], int]
 """Replies in order, errors among them, and how many replicas acknowledged."""
-
-_T = TypeVar("_T")
 
 
 class Cluster:
@@ -61,7 +60,7 @@ class Cluster:
         """See `Line`."""
         async with asyncio.timeout_at(until):
             masters = (await self._slots()).replicas
-            replies = await _all(exchange_all(self._node(address), [command], until) for address in masters)
+            replies = await together(exchange_all(self._node(address), [command], until) for address in masters)
         return [reply for (reply,) in replies]
 
     async def exchange_each(
@@ -81,10 +80,15 @@ class Cluster:
         for number, slot in enumerate(slots):
             groups.setdefault(self._place(slot), []).append(number)
         replies: list[Any] = [None] * len(commands)
-        acknowledged = await _all(
+        acknowledged = await together(
             self._group(address, numbers, commands, slots, replies, wait, until) for address, numbers in groups.items()
         )
         return replies, min(acknowledged, default=0)
+
+    async def place(self, key: str) -> Wire:
+        """See `Line`."""
+        await self._slots()
+        return self._node(self._place(key_slot(key.encode())))
 
     async def close(self) -> None:
         """See `Line`."""
@@ -125,7 +129,7 @@ class Cluster:
                 counts.append(count)
             return counts
 
-        counts = [count for some in await _all(follow(slot) for slot in sent_on) for count in some]
+        counts = [count for some in await together(follow(slot) for slot in sent_on) for count in some]
         # A node that sent everything on has written nothing that its replicas could acknowledge.
         if len(counts) < len(numbers):
             counts.append(acknowledged)
@@ -238,15 +242,3 @@ class Cluster:
         gone = [self._nodes.pop(address) for address in set(self._nodes) - there if self._nodes[address].idle]
         for wire in gone:
             await wire.close()
-
-
-async def _all(calls: Iterable[Awaitable[_T]]) -> list[_T]:
-    """What calls return, made at a time; the first error when all have ended."""
-    waiting = list(calls)
-    if len(waiting) == 1:
-        return [await waiting[0]]
-    results = await asyncio.gather(*waiting, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from symfonic_redis import demo as story
-from symfonic_redis.connection import Deployment
 from symfonic_redis.console import (
     LOCAL,
     AsJson,
@@ -31,6 +30,7 @@ from symfonic_redis.console import (
     run,
     screen,
 )
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import InvalidInput, SymfonicRedisError
 from symfonic_redis.graph import StreamGraphStore
 from symfonic_redis.health import health as ask

@@ -17,6 +17,7 @@ def acl(
     tenant: Annotated[str | None, typer.Option(help="Whose keys; every tenant's unless given.")] = None,
     prefix: Prefix = "swm",
     read_only: Annotated[bool, typer.Option("--read-only", help="Reading alone.")] = False,
+    tracking: Annotated[bool, typer.Option("--tracking", help="Also what `track_windows` needs.")] = False,
     database: Annotated[int, typer.Option(min=0, help="The database in the URL.")] = 0,
     server: Annotated[str, typer.Option(help="The server's version; 7.2 for Valkey.")] = "7.0",
     as_json: AsJson = False,
@@ -29,7 +30,12 @@ def acl(
     if not found:
         raise InvalidInput("the server's version is written as 7.0: correct it")
     rules = acl_rules(
-        tenant, prefix=prefix, read_only=read_only, database=database, version=(int(found[1]), int(found[2]))
+        tenant,
+        prefix=prefix,
+        read_only=read_only,
+        tracking=tracking,
+        database=database,
+        version=(int(found[1]), int(found[2])),
     )
     if as_json:
         print_json(list(rules))

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from symfonic_redis.changes import MISSED, Change
-from symfonic_redis.connection import Deployment
 from symfonic_redis.console import (
     LOCAL,
     AsJson,
@@ -27,6 +26,7 @@ from symfonic_redis.console import (
     run,
     screen,
 )
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import InvalidInput
 from symfonic_redis.feed import watch as follow
 from symfonic_redis.named import factory

@@ -16,7 +16,6 @@ from rich.text import Text
 from symfonic_redis import erasure, tenancy
 from symfonic_redis.archive import export as archive_of
 from symfonic_redis.archive import import_
-from symfonic_redis.connection import Deployment
 from symfonic_redis.console import (
     LOCAL,
     AsJson,
@@ -32,6 +31,7 @@ from symfonic_redis.console import (
     run,
     screen,
 )
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.erasure import CLOSED_FOR, Purged
 from symfonic_redis.errors import InvalidInput
 from symfonic_redis.scope import SCOPE_PATH_DELIMITER, ScopeLike, TenantScope, format_scope, parse_scope

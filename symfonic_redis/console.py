@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from symfonic_redis.connection import Deployment, connect
+from symfonic_redis.connection import connect
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.named import keyring
 
 app = typer.Typer(

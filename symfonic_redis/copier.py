@@ -8,7 +8,7 @@ from typing import Any
 
 from symfonic_redis.books import Entry, Feed
 from symfonic_redis.changes import Change, decode_change
-from symfonic_redis.connection import Deployment
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import CodecError, ConfigurationError, KeyringMismatch
 from symfonic_redis.keys import scope_keys, tenant_keys
 from symfonic_redis.models import MemoryLayer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from symfonic_redis.connection import Deployment
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.fleet import Fleet, Worker, WorkerDied
 from symfonic_redis.graph import StreamGraphStore
 from symfonic_redis.layer import WorkingLayer

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from redis import asyncio as redis
 
 from symfonic_redis.batches import BATCH, chunks
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import InvalidInput
 from symfonic_redis.keys import PARTITIONS, ScopeKeys, scope_keys
 from symfonic_redis.scope import ScopeLike, check_id

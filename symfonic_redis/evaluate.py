@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from redis import exceptions as driver
 
+from symfonic_redis.errors import NotReplicated
 from symfonic_redis.resp import Command, Packed, Word
 from symfonic_redis.retry import is_transient
-from symfonic_redis.scripts import Script
+from symfonic_redis.scripts import STORED, Script
 from symfonic_redis.wire import Line
+
+Attempt = Callable[[float], Awaitable[tuple[list[Any], int]]]
+"""Makes calls until a time of the loop: their replies, and how many replicas acknowledged all."""
 
 Call = tuple[Sequence[str] | Packed, Sequence[Word | Packed]]
 """Keys and arguments of one call of a script."""
@@ -46,7 +50,18 @@ async def evaluate(
     return replies, acknowledged
 
 
+def check_replicas(operation: str, replies: Sequence[Any], acknowledged: int, least: int) -> None:
+    """Raise `NotReplicated` for a write that was stored and that fewer replicas have than were asked for."""
+    stored = any(not isinstance(reply, Exception) and reply[0] in STORED for reply in replies)
+    if stored and acknowledged < least:
+        raise NotReplicated(
+            f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
+            "for are known to have it; do not write it again, see to the replicas",
+            acknowledged,
+        )
+
+
 def _command(name: str, script: str, keys: Sequence[str] | Packed, args: Sequence[Word | Packed]) -> Command:
     if isinstance(keys, Packed):
-        return name, script, keys.words, keys, *args
+        return name, script, len(keys.words), keys, *args
     return name, script, len(keys), *keys, *args

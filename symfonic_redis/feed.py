@@ -13,8 +13,9 @@ from typing import Any
 from redis import asyncio as redis
 
 from symfonic_redis.changes import MISSED, Change, decode_change, sequence_of
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
 from symfonic_redis.cursors import BEGINNING, OLDEST, UNKNOWN, Position, Trail, decode_cursor, encode_cursor, tag_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import CodecError, ConfigurationError
 from symfonic_redis.keys import PARTITIONS, TenantKeys, scope_keys, tenant_keys
 from symfonic_redis.scope import ScopeLike, check_id

@@ -7,7 +7,8 @@ from typing import Any
 
 from redis import asyncio as redis
 
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.entry_seals import seal_changes
 from symfonic_redis.errors import CodecError, ConfigurationError, InvalidInput, NodeNotFound
 from symfonic_redis.keys import ScopeKeys, scope_keys

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from symfonic_redis.connection import Deployment
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import ServerRefused
 
 PINGS = 5

@@ -10,7 +10,8 @@ from redis import asyncio as redis
 
 from symfonic_redis.batches import chunks
 from symfonic_redis.coalesce import Coalescer
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.foreign import ForeignMirror
 from symfonic_redis.graph import StreamGraphStore
@@ -31,7 +32,7 @@ from symfonic_redis.retention import Bounds, Idempotency, Mirror
 from symfonic_redis.scope import ScopeLike
 from symfonic_redis.store import Store
 from symfonic_redis.summarize import summarize_entries
-from symfonic_redis.windows import at_once, read_windows
+from symfonic_redis.windows import at_once, read_entries
 
 MAX_ENTRIES = 1_000_000
 """The widest window, and the most evicted turns."""
@@ -177,7 +178,7 @@ class WorkingLayer:
 
         A damaged row is left where it is, skipped, counted and logged once, unless the layer is strict.
 
-        Cost: one round trip, one LRANGE.
+        Cost: one round trip, one LRANGE; none for a window that is tracked (docs/tracking.md).
 
         Raises:
             MemoryUnavailable: the server was not reached within the deadline.
@@ -199,8 +200,7 @@ class WorkingLayer:
 
     async def _read(self, operation: str, scopes: Sequence[ScopeKeys]) -> list[list[MemoryEntry]]:
         """The windows of scopes, in one exchange."""
-        found = await read_windows(self.store, operation, scopes, self.bounds.window)
-        return [self.store.entries(keys, rows) for keys, rows in zip(scopes, found, strict=True)]
+        return await read_entries(self.store, operation, scopes, self.bounds.window)
 
     async def retrieve(self, scope: ScopeLike, query: str, top_k: int = 5) -> list[MemoryEntry]:  # noqa: ARG002 - the contract's signature; recency needs no query
         """The first `top_k` entries of the window, the oldest; the query is not used. Cost as `get_context`.

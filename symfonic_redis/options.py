@@ -20,6 +20,14 @@ MAX_CONNECTIONS = 50
 MAX_ROW_BYTES = 1 << 20
 """The longest encoded row, 1 MiB."""
 
+TRACK_WINDOWS = 10_000
+"""Windows that are tracked, unless said otherwise."""
+
+MOST_WINDOWS = 10_000_000
+
+TRACK_BYTES = 64 << 20
+"""What they may take, 64 MiB."""
+
 LONGEST = 86_400.0
 """The longest deadline and attempt, in seconds."""
 
@@ -43,6 +51,9 @@ class Options(TypedDict, total=False):
             sentinels; they may be behind by what the replica is ("master").
         coalesce: calls that are made at once travel together: pushes as batches, and everything that is short over one
             connection, unless a client was passed (True). See docs/performance.md.
+        track_windows: how many windows are kept in this process, and read without a round trip while the server says
+            that they are unchanged; True for 10,000, see docs/tracking.md (False).
+        track_bytes: what these may take, about (64 MiB).
     """
 
     prefix: str
@@ -55,6 +66,8 @@ class Options(TypedDict, total=False):
     min_replicas: int
     read_from: Literal["master", "replica"]
     coalesce: bool
+    track_windows: int | bool
+    track_bytes: int
 
 
 _SECONDS = {"deadline": LONGEST, "attempt_timeout": LONGEST}
@@ -63,6 +76,7 @@ _COUNTS: dict[str, float] = {
     "max_row_bytes": 512 << 20,
     "feed": 100_000_000,
     "min_replicas": 100,
+    "track_bytes": 1 << 40,
 }
 
 
@@ -88,6 +102,11 @@ def check_options(options: Mapping[str, object]) -> None:
         raise ConfigurationError('read_from must be "master" or "replica": correct it')
     if not isinstance(options.get("coalesce", True), bool):
         raise ConfigurationError("coalesce must be True or False: correct it")
+    tracked = options.get("track_windows", False)
+    if not isinstance(tracked, int) or not 0 <= tracked <= MOST_WINDOWS:
+        raise ConfigurationError(f"track_windows must be True, False, or a number up to {MOST_WINDOWS}: correct it")
+    if tracked and options.get("read_from") == "replica":
+        raise ConfigurationError('track_windows and read_from="replica" exclude each other: leave one of them out')
     encryption = options.get("encryption")
     if encryption is not None and not isinstance(encryption, Keyring):
         raise ConfigurationError("encryption must be a Keyring: pass Keyring({id: key}, current=id)")

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from redis import asyncio as redis
 
 from symfonic_redis.books import Books, Feed, FeedStatus
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 
 ABREAST = 32
 """Feeds asked at a time."""

@@ -17,8 +17,9 @@ from typing import Any
 from redis import asyncio as redis
 
 from symfonic_redis.books import Batch, Books, Entry, Feed, Lease, LeaseLost
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
 from symfonic_redis.copier import Copier
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import ConfigurationError, MemoryUnavailable
 from symfonic_redis.keys import tenant_keys
 from symfonic_redis.patience import Refusals, patiently

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from symfonic_redis.connection import Deployment
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import InvalidInput
 from symfonic_redis.fleet import Fleet
 from symfonic_redis.layer import WorkingLayer

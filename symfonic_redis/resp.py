@@ -10,13 +10,11 @@ class Packed(NamedTuple):
     """Words that are sent again and again, packed once.
 
     Attributes:
-        first: the first of them.
-        words: how many they are.
+        words: they themselves.
         data: what is sent.
     """
 
-    first: str | bytes | int
-    words: int
+    words: tuple[str | bytes | int, ...]
     data: bytes
 
 
@@ -29,7 +27,7 @@ Command = Sequence[Word | Packed]
 
 def packed(*words: Word) -> Packed:
     """Words to be sent next to each other, as parts of a command."""
-    return Packed(words[0], len(words), _pack(words)[1])
+    return Packed(words, _pack(words)[1])
 
 
 def pack(commands: Sequence[Command]) -> bytes:
@@ -42,7 +40,7 @@ def _pack(words: Command) -> tuple[int, bytes]:
     parts: list[bytes] = []
     for word in words:
         if type(word) is Packed:
-            count += word.words - 1
+            count += len(word.words) - 1
             parts.append(word.data)
         else:
             data = word if type(word) is bytes else str(word).encode()

@@ -12,7 +12,9 @@ from symfonic_redis.resp import Command, Packed, Word
 Address = tuple[str, int]
 """Host and port of a node."""
 
-KEYLESS = frozenset({"ACL", "ASKING", "CLUSTER", "CONFIG", "INFO", "PING", "READONLY", "SCRIPT", "TIME", "WAIT"})
+KEYLESS = frozenset(
+    {"ACL", "ASKING", "CLIENT", "CLUSTER", "CONFIG", "INFO", "PING", "READONLY", "SCRIPT", "TIME", "WAIT"}
+)
 """Commands without a key, of those that the package sends."""
 
 _SCRIPTED = frozenset({"EVAL", "EVALSHA"})
@@ -38,7 +40,7 @@ class SlotMap(NamedTuple):
 
 def key_of(command: Command) -> bytes | None:
     """The key by which a command finds its node; None when any master can answer."""
-    words = [word.first if isinstance(word, Packed) else word for word in command]
+    words = [word.words[0] if isinstance(word, Packed) else word for word in command]
     name = _text(words[0]).upper()
     key: Word | None = None
     if name in _SCRIPTED:

@@ -42,7 +42,7 @@ _RUN = re.compile(
     # What belongs to the character before it: accents, joiners, variation selectors.
     f"[\u0300-\u036f\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef]*[{_AFTER}]*\\s*"
 )
-_MARKER = re.compile(r"\s*(?:(?:[-*+•‣·\u2013—>|]|#{1,6})\s+)*(?:(\(?(?:\d{1,3}|[A-Za-z])[.)])\s+)?")
+_MARKER = re.compile(r"\s*(?:(?:[-*+•‣·\u2013—>|]|#{1,6})\s+)*(?:(\(?(?:\d{1,3}|[A-Za-z])[.)])\s+(?=.*[^\W_]))?")
 _BOLD = re.compile(r"(?<!\w)\*\*(?=\S)([^*]+)(?<=\S)\*\*(?!\w)")
 
 

@@ -9,7 +9,8 @@ import logging
 
 from redis import asyncio as redis
 
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import CodecError, ConfigurationError, MemoryUnavailable
 from symfonic_redis.foreign import ForeignMirror
 from symfonic_redis.keys import ScopeKeys, scope_keys

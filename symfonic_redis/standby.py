@@ -20,7 +20,7 @@ from typing import Any
 from redis import asyncio as redis
 
 from symfonic_redis import telemetry
-from symfonic_redis.connection import Deployment
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import (
     ConfigurationError,
     KeyConflict,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from symfonic_redis import telemetry
-from symfonic_redis.connection import Deployment
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import AccessDenied, CodecError, InvalidInput, KeyConflict, KeyringMismatch, ScopeClosed
 from symfonic_redis.evaluate import Call
 from symfonic_redis.keys import ScopeKeys, encode_id

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from redis import asyncio as redis
 
 from symfonic_redis.codec import decode, encode
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import CodecError, ConfigurationError
 from symfonic_redis.keys import ScopeKeys, scope_keys
 from symfonic_redis.models import check_ttl

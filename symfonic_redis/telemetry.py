@@ -46,6 +46,15 @@ pushes_lost = _meter.create_counter(
 windows_stale = _meter.create_counter(
     "symfonic.windows.stale", unit="{read}", description="Windows served as they were last read."
 )
+windows_found = _meter.create_counter(
+    "symfonic.windows.hits", unit="{read}", description="Tracked windows served without a round trip."
+)
+windows_missed = _meter.create_counter(
+    "symfonic.windows.misses", unit="{read}", description="Tracked reads that asked the server."
+)
+windows_invalidated = _meter.create_counter(
+    "symfonic.windows.invalidations", unit="{change}", description="Changes of tracked windows that a server told of."
+)
 window_length = _meter.create_histogram("symfonic.window.length", unit="{turn}", description="Window after a push.")
 mirror_length = _meter.create_histogram("symfonic.mirror.length", unit="{node}", description="Mirror after a push.")
 

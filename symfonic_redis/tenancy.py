@@ -13,7 +13,8 @@ from redis import asyncio as redis
 
 from symfonic_redis.batches import BATCH, chunks
 from symfonic_redis.changes import address_from
-from symfonic_redis.connection import Deployment, deployment_of
+from symfonic_redis.connection import deployment_of
+from symfonic_redis.deployment import Deployment
 from symfonic_redis.errors import InvalidInput
 from symfonic_redis.keys import PARTITIONS, is_encoded
 from symfonic_redis.models import MemoryLayer

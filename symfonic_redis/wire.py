@@ -7,9 +7,9 @@ A reply that was not read, as on cancellation, makes the driver drop the connect
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from redis import asyncio as redis
 from redis import exceptions as driver
@@ -18,6 +18,8 @@ from symfonic_redis.channel import Channel
 from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.resp import Command, pack
 from symfonic_redis.retry import code_of
+
+_T = TypeVar("_T")
 
 PATIENCE = 1.0
 """Seconds that closing waits for attempts under way before it takes their connections away."""
@@ -46,6 +48,10 @@ class Line(Protocol):
         """Send one command to each master; return the replies."""
         ...
 
+    async def place(self, key: str) -> Wire:
+        """The connections to the server that has a key."""
+        ...
+
     async def close(self) -> None:
         """Let no further attempt begin, wait a little for those under way, then close what is owned."""
         ...
@@ -63,6 +69,18 @@ async def exchange_all(line: Line, commands: Sequence[Command], until: float | N
     """Send commands in one go and return their replies in order; raise the first error when all are read."""
     replies, _ = await line.exchange_each(commands, None, until)
     return succeeded(replies)
+
+
+async def together(calls: Iterable[Awaitable[_T]]) -> list[_T]:
+    """What calls return, made at a time; the first error when all have ended."""
+    waiting = list(calls)
+    if len(waiting) == 1:
+        return [await waiting[0]]
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 class Wire:
@@ -113,6 +131,14 @@ class Wire:
                 return await channel.exchange(data, len(commands), until), 0
         async with asyncio.timeout_at(until):
             return await self._alone(data, len(commands), wait)
+
+    async def place(self, key: str) -> Wire:  # noqa: ARG002 - see `Line`
+        """See `Line`."""
+        return self
+
+    def apart(self, **options: Any) -> Any:
+        """A connection that is not yet made and not of the pool, with other options than the pool's."""
+        return self._pool.connection_class(**{**self._pool.connection_kwargs, **options})
 
     async def close(self) -> None:
         """See `Line`."""

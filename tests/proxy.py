@@ -69,6 +69,17 @@ class Proxy:
         self._rules.append(rule)
         return rule
 
+    def silence(self, word: bytes) -> asyncio.Event:
+        """Let nothing more come back on connections, those there are, that ever sent this word as an argument.
+
+        They stay open, and what is sent on them still arrives. What came back meanwhile follows when the event is set.
+        """
+        spoken = asyncio.Event()
+        for link in self._links:
+            if word in link.words:
+                link.spoken = spoken
+        return spoken
+
     def counted(self) -> Counter[str]:
         """How many requests there were of each command."""
         return Counter(arguments[0].decode().upper() for arguments in self.requests)
@@ -117,6 +128,7 @@ class Proxy:
             while True:
                 request, arguments = await _request(link.reader)
                 self.requests.append(arguments)
+                link.words.update(arguments)
                 rule = next((rule for rule in self._rules if rule.takes(request)), None)
                 await link.treat(request, rule.action if rule else self.chance(arguments), rule)
         link.cut()
@@ -138,6 +150,9 @@ class _Link:
         self._forth = forth
         self._swallow = False
         self._held: Rule | None = None
+        self.words: set[bytes] = set()
+        self.spoken = asyncio.Event()
+        self.spoken.set()
 
     async def treat(self, request: bytes, action: Action | None, rule: Rule | None) -> None:
         if rule is not None:
@@ -166,6 +181,7 @@ class _Link:
                 # The client sends one request at a time, so an answer that begins is the answer of the lost one.
                 if self._swallow:
                     break
+                await self.spoken.wait()
                 self._writer.write(data)
         self.cut()
 

@@ -460,12 +460,12 @@ async def test_the_commands_are_those_that_are_sent_and_no_others(valkey):
         known = {name.upper(): value["flags"] for name, value in (await client.command()).items()}
     # `health` asks for a setting, and goes on without an answer.
     sent = {text for text in sent_by_python() if text.isupper() and text in known} - {"CONFIG"}
-    sent = {{"CLUSTER": "CLUSTER|SLOTS"}.get(text, text) for text in sent}
-    granted = {rule[1:].upper() for rule in acl_rules() if rule.startswith("+")} | acl._RUN
+    sent = {{"CLUSTER": "CLUSTER|SLOTS", "CLIENT": "CLIENT|TRACKING"}.get(text, text) for text in sent}
+    granted = {rule[1:].upper() for rule in acl_rules(tracking=True) if rule.startswith("+")} | acl._RUN
     scripts = frozenset().union(*map(commands_of, runnable()))
     assert sent | scripts == granted
-    assert sent == acl._READS | acl._RELAY_READS | acl._WRITES | acl._RUN | acl._ROUTING
-    reads = {rule[1:].upper() for rule in acl_rules(read_only=True) if rule.startswith("+")}
+    assert sent == acl._READS | acl._RELAY_READS | acl._WRITES | acl._RUN | acl._ROUTING | acl._TRACKING
+    reads = {rule[1:].upper() for rule in acl_rules(read_only=True, tracking=True) if rule.startswith("+")}
     assert not [name for name in reads if "write" in known[name.partition("|")[0]]]
     assert sent - reads == {"SET", "SREM", "EVAL", "EVALSHA"}
     assert reads == (sent & reads) | commands_of("nodes") | commands_of("relay_status")
@@ -477,7 +477,7 @@ def test_no_rule_allows_a_category_or_all():
     for tenant in (None, "acme"):
         for version in ((6, 2), (7, 0), (7, 2), (8, 2)):
             for read_only in (True, False):
-                rules = " ".join(acl_rules(tenant, version=version, read_only=read_only))
+                rules = " ".join(acl_rules(tenant, version=version, read_only=read_only, tracking=True))
                 assert "+@" not in rules
                 assert "~* " not in f"{rules} "
                 assert "allkeys" not in rules
@@ -508,6 +508,7 @@ async def test_the_command_line_prints_rules_that_a_server_takes(valkey, prefix)
             await do(Worker(redis, scope_of("a cme")), "push")
     assert answer("acl", "--prefix", prefix, "--read-only") == list(acl_rules(prefix=prefix, read_only=True))
     assert "+select" in run("acl", "--database", "3").stdout
+    assert answer("acl", "--tracking") == list(acl_rules(tracking=True))
     assert "version" in fails("acl", "--server", "new")
 
 

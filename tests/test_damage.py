@@ -160,6 +160,7 @@ async def test_a_push_over_a_foreign_key_names_it_and_writes_nothing(redis, scop
     await layer.push(scope, turn(), idempotency_key="before")
     await redis.call("test", "DEL", key)
     await redis.call("test", "SET", key, "not ours")
+    await _a_generation_came_before(redis, scope)
     before = await snapshot(redis)
     for entries in ([turn()], [turn(), turn()]):
         with pytest.raises(KeyConflict, match=re.escape(key)) as refused:
@@ -169,6 +170,28 @@ async def test_a_push_over_a_foreign_key_names_it_and_writes_nothing(redis, scop
     assert await snapshot(redis) == before
     await redis.call("test", "DEL", key)
     assert not (await layer.push(scope, turn(), idempotency_key="job")).duplicate
+
+
+async def _a_generation_came_before(redis, scope):
+    """Operation ids of the generation before are asked for where there was one."""
+    ops = scope_keys(redis.prefix, scope).ops
+    if await redis.call("test", "TYPE", ops) == b"hash":
+        await redis.call("test", "HDEL", ops, "old")
+
+
+async def test_a_foreign_key_in_the_place_of_older_ids_stops_what_would_replace_it(redis, scope, turn):
+    layer = WorkingLayer(redis, graph_store=StreamGraphStore(redis))
+    keys = scope_keys(redis.prefix, scope)
+    await layer.push(scope, turn())
+    await redis.call("test", "SET", keys.ops_old, "not ours")
+    # No generation came before, so none is asked.
+    await layer.push(scope, turn())
+    await redis.call("test", "HSET", keys.ops, "born", "1000")
+    before = await snapshot(redis)
+    for call in (layer.push(scope, turn()), layer.clear(scope)):
+        with pytest.raises(KeyConflict, match=re.escape(keys.ops_old)):
+            await call
+    assert await snapshot(redis) == before
 
 
 @pytest.mark.parametrize("name", ["turns", "ops", "ops:old"])
@@ -227,6 +250,7 @@ async def test_a_shared_key_of_another_type_stops_every_write_before_it_writes(s
         key = getattr(keys, name, None) or getattr(keys.shared, name)
         await redis.call("test", "DEL", key)
         await redis.call("test", "LPUSH" if name != "ops" else "SADD", key, "not ours")
+        await _a_generation_came_before(redis, scope)
         content = [keys.turns, keys.graph("working"), keys.edits("working"), keys.graph("semantic")]
         before = [await redis.call("test", "DUMP", one) for one in content]
         calls = {

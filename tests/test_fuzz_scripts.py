@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from unittest import mock
 
-import hiredis
 import pytest
 import redis as driver
 from hypothesis import given, settings
@@ -46,9 +45,7 @@ def _bytes(value: object) -> bytes:
 def _words(parts: Sequence[object] | Packed) -> list[bytes]:
     """Keys or arguments one by one, also those that were packed beforehand."""
     if isinstance(parts, Packed):
-        reader = hiredis.Reader()
-        reader.feed(b"*%d\r\n%b" % (parts.words, parts.data))
-        return reader.gets()
+        return [*map(_bytes, parts.words)]
     return [word for part in parts for word in (_words(part) if isinstance(part, Packed) else [_bytes(part)])]
 
 

@@ -129,3 +129,14 @@ async def test_operation_ids_are_gone_four_deadlines_after_the_last_write(valkey
             assert loop.time() < until
             await asyncio.sleep(0.05)
         assert await deployment.call("exists", "EXISTS", keys.turns) == 1
+
+
+@pytest.mark.parametrize("keep", ["nan", "inf", "1e400", "-1", "0x10", "y", ""])
+async def test_a_time_that_is_none_does_not_stop_a_write_in_its_end(redis, scope, keep):
+    worker, ops = Worker(redis), scope_keys(redis.prefix, scope).ops
+    for field in ("keep", "born"):
+        await redis.call("test", "HSET", ops, field, keep)
+        await worker.layer.push(scope, turn_of(scope, field))
+        await worker.layer.push(scope, turn_of(scope, field))
+        assert await redis.call("test", "PTTL", ops) <= 60_000
+    assert (await worker.everything(scope))[1] == ["keep", "keep", "born", "born"]

@@ -38,7 +38,7 @@ KEYED = {
     "ZSCAN": (("ZSCAN", "k", b"0", "COUNT", 100), b"k"),
 }
 # Words in capitals that the package passes to calls and that begin no command.
-WORDS = {"BLOCK", "COUNT", "GET", "LIMIT", "NX", "SLOTS", "STREAMS", "WITHSCORES", "UTF", "PX"}
+WORDS = {"BLOCK", "COUNT", "GET", "LIMIT", "NX", "ON", "SLOTS", "STREAMS", "TRACKING", "WITHSCORES", "UTF", "PX"}
 
 
 def sent() -> set[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recall import entries, own_dialogues, recall, transcripts
 from transcript_file import real_transcripts
@@ -274,6 +274,7 @@ def test_no_limit_tells_the_first_and_the_last_sentence_of_a_turn_without_values
 
 
 @given(st.lists(st.text("ab .?\n", max_size=60), max_size=6), st.sampled_from([0, 1000]))
+@example(["a. ?"], 0)  # no item of a list
 def test_words_never_give_nothing(contents, max_chars):
     text, cut = told(*[("user", content) for content in contents], max_chars=max_chars)
     assert text.count("- user: ") == sum("a" in content or "b" in content for content in contents)

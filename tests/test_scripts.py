@@ -166,24 +166,28 @@ def small_layer(redis, **options):
 
 
 async def test_a_push_costs_what_its_header_says(one_redis, scope, turn):
-    plain, mirrored, full = stated("push")[:3]
+    plain, mirrored, ttl, first, first_mirrored, first_full = stated("push")[:6]
     layer = small_layer(one_redis)
     await layer.push_many(scope, [turn() for _ in range(6)])
     assert await commands_of(one_redis, layer.push(scope, turn())) == plain
     graph = StreamGraphStore(one_redis)
     layer = small_layer(one_redis, graph_store=graph)
-    await layer.push(scope, turn())
+    assert await commands_of(one_redis, layer.push(scope, turn())) == first_mirrored
     assert await commands_of(one_redis, layer.push(scope, turn())) == mirrored
     layer = small_layer(one_redis, graph_store=graph, working_graph_retention=2)
+    assert await commands_of(one_redis, layer.push(scope, turn())) == first_full
+    assert await commands_of(one_redis, layer.push(scope, turn())) == mirrored
+    assert await commands_of(one_redis, small_layer(one_redis).push(scope, turn())) == first
+    layer = small_layer(one_redis, graph_store=StreamGraphStore(one_redis, ttl=1000), ttl=1000)
     await layer.push(scope, turn())
-    assert await commands_of(one_redis, layer.push(scope, turn())) == full
+    assert await commands_of(one_redis, layer.push(scope, turn())) == mirrored + 2 * ttl
 
 
 async def test_a_turn_more_in_a_batch_costs_one_command_of_the_mirror(one_redis, scope, turn):
     layer = small_layer(one_redis, graph_store=StreamGraphStore(one_redis))
     await layer.push_many(scope, [turn() for _ in range(6)])
-    one = await commands_of(one_redis, layer.push_many(scope, [turn()]))
-    assert await commands_of(one_redis, layer.push_many(scope, [turn() for _ in range(5)])) == one + 4
+    two = await commands_of(one_redis, layer.push_many(scope, [turn(), turn()]))
+    assert await commands_of(one_redis, layer.push_many(scope, [turn() for _ in range(5)])) == two + 3
 
 
 async def test_a_clear_costs_what_its_header_says(one_redis, scope, turn):
