@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from own_server import own_server
+from own_server import PASSWORD, own_server, with_password
 from proxy import Proxy
 from redis.asyncio import Redis
 from seen import texts
@@ -23,6 +23,7 @@ from topologies import FAST, Topology, cluster, until
 from writes import load_scripts
 
 from symfonic_redis import (
+    AccessDenied,
     ConfigurationError,
     Deployment,
     KeyConflict,
@@ -245,7 +246,7 @@ async def test_receipts_and_memory_are_those_of_one_push_after_the_other(server,
             )
         left = []
         for scope in (A, B):
-            rows = await layers[1].store.window(scope_keys(prefix, scope), 1000)  # the evicted ones too
+            rows = await WorkingLayer(apart, 1000).get_context(scope)  # the evicted ones too
             nodes = await StreamGraphStore(apart).query_nodes(scope)
             left.append(
                 (
@@ -287,6 +288,31 @@ async def test_the_others_do_not_wait_until_a_wrong_key_is_named(line):
     held.release()
     with pytest.raises(KeyConflict, match="remove that key"):
         await wrong
+
+
+async def test_a_user_without_the_right_to_one_tenant_stores_what_is_of_another(valkey, prefix):
+    theirs = TenantScope.root("org", "other")
+    async with Redis.from_url(valkey.url) as admin:
+        rules = ("+@all", f"~{prefix}:config", f"~{prefix}:*:tenants", f"~{prefix}:*:acme:*")
+        await admin.execute_command("ACL", "SETUSER", prefix, "on", f">{PASSWORD}", *rules)
+        try:
+            async with connect(with_password(valkey.url, prefix), prefix=prefix) as deployment:
+                layer = WorkingLayer(deployment)
+                entry = MemoryEntry(tenant_id="other", content="x", metadata={})
+                results = await outcomes(
+                    await started(
+                        *(layer.push(scope, said("x")) for scope in (E, A, B)),
+                        *(layer.push(theirs, entry) for _ in range(2)),
+                        *(layer.push(scope, said("y")) for scope in (B, C)),
+                    )
+                )
+                assert [getattr(result, "window_length", type(result)) for result in results] == [
+                    *(1, 1, 1),
+                    *(AccessDenied, AccessDenied),
+                    *(2, 1),
+                ]
+        finally:
+            await admin.acl_deluser(prefix)
 
 
 # --- replies that are lost, connections that die -------------------------------------------------
