@@ -484,6 +484,17 @@ def cancel_everything() -> None:
             task.cancel()
 
 
+async def test_riders_of_a_batch_that_is_cancelled_do_not_wait_for_ever(line, complaints):
+    layer = WorkingLayer(line.redis)
+    async with behind(line.proxy, layer, A):
+        riders = await started(*(layer.push(scope, said("x")) for scope in (B, C, D)))
+        for task in layer._pushes._batches:
+            task.cancel()
+        assert all(isinstance(result, asyncio.CancelledError) for result in await outcomes(riders))
+    assert (await layer.push(E, said("y"))).window_length == 1
+    assert not layer._pushes._queues
+
+
 @pytest.mark.parametrize("rounds", range(7))
 async def test_whenever_everything_is_cancelled_nobody_waits_for_it_afterwards(one_redis, rounds, complaints):
     layer = WorkingLayer(one_redis)
