@@ -1,4 +1,4 @@
-"""One connection on which reads go out and the server says what of it was changed since (ADR-008).
+"""One connection on which reads go out and the server says what of it was changed since (ADR-010).
 
 Both come in one stream, so what was said before a reply is known when the reply is, and a server that answers has said
 all there was to say. Reads of any number of tasks travel one behind the other.

@@ -57,7 +57,6 @@ ORDER = (
     "retention",
     "limits",
     "store",
-    "tracked_store",
     "pending",
     "staging_store",
     "batches",

@@ -22,7 +22,7 @@ async def heard(deployment: Deployment) -> None:
         if listener._source is not None:
             try:
                 async with asyncio.timeout(10):
-                    await listener._ask([("PING",)])
+                    await listener._ask(listener._source, [("PING",)], asyncio.get_running_loop().time() + 5)
             except driver.ConnectionError:
                 pass
 
