@@ -101,6 +101,9 @@ class Channel(asyncio.Protocol):
 
         Raises the driver's `ConnectionError`, or `TimeoutError`.
         """
+        if self._lost:
+            # Between the call that made the connection and this one; nothing would ever answer.
+            raise driver.ConnectionError("the connection was closed")
         now = self._loop.time()
         if until is None:
             until = now + self._patience
@@ -123,6 +126,9 @@ class Channel(asyncio.Protocol):
         self.usable = False
         if self._waiting and not self._lost:
             await asyncio.wait([awaited.future for awaited in self._waiting], timeout=patience)
+        if self._waiting:
+            # Disconnecting would wait until a server that takes nothing has taken what is still to be sent.
+            self._drop()
         await self._connection.disconnect()
 
     def _gather(self, data: bytes) -> None:
@@ -153,8 +159,7 @@ class Channel(asyncio.Protocol):
         for awaited in late:
             _settle(awaited, TimeoutError())
         if any(awaited.sent >= self._heard for awaited in late):
-            self._transport.abort()
-            self.connection_lost(None)
+            self._drop()
         elif left := [awaited.until for awaited in self._waiting if not awaited.future.done()]:
             self._remind(min(left))
 
@@ -179,13 +184,13 @@ class Channel(asyncio.Protocol):
                     _settle(awaited, awaited.failure or awaited.replies)
         except (driver.RedisError, IndexError):
             # Not the protocol, or a reply that nobody asked for: whose the next one is cannot be known.
-            self._transport.abort()
-            self.connection_lost(None)
+            self._drop()
         if not self.usable and not waiting:
             self._transport.close()
 
     def eof_received(self) -> bool:
         """The server closed the connection: so does this side."""
+        self.usable = False
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -209,6 +214,10 @@ class Channel(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The same."""
         self._driver.resume_writing()
+
+    def _drop(self) -> None:
+        self._transport.abort()
+        self.connection_lost(None)
 
     def _refused(self, awaited: _Awaited, error: Exception) -> None:
         if isinstance(error, driver.ConnectionError):

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
+from itertools import takewhile
 from typing import Any
 
 from symfonic_redis.errors import KeyConflict, MemoryUnavailable
@@ -59,14 +60,17 @@ class Coalescer:
         self._target = target
         self._queues: dict[str, deque[_Rider]] = {}  # of each busy scope, by the key of its turns: who follows
         self._ready: list[str] = []  # scopes that have riders and no batch under way
-        self._batches: set[asyncio.Task[None]] = set()
+        self._batches: set[asyncio.Task[None]] = set()  # under way
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def push(self, push: Push) -> PushReceipt:
         """Store the turns. Errors as of `WorkingLayer.push`; what others meet who travel along is theirs alone."""
         deployment = self._store.deployment
         with Operation("push", deployment.attributes):
-            if not deployment.coalesce:
-                return await self._alone(push)
+            loop = asyncio.get_running_loop()
+            self._loop = self._loop or loop
+            if not deployment.coalesce or loop is not self._loop:
+                return await self._alone(push)  # a deployment belongs to one loop, and will say so
             key = push.keys.turns
             if not self._queues:
                 self._queues[key] = deque()
@@ -74,7 +78,6 @@ class Coalescer:
                     return await self._alone(push)
                 finally:
                     self._follow((key,))
-            loop = asyncio.get_running_loop()
             rider = _Rider(push, loop.time() + deployment.deadline, loop.create_future())
             queue = self._queues.get(key)
             if queue is None:
@@ -108,7 +111,8 @@ class Coalescer:
         groups = [group for key in keys for group in _boarding(self._queues[key])]
         batch = asyncio.get_running_loop().create_task(self._send(keys, groups))
         self._batches.add(batch)
-        batch.add_done_callback(self._batches.discard)
+        # A task that is cancelled before it began runs nothing of its own.
+        batch.add_done_callback(lambda batch: self._ended(batch, keys, groups))
 
     def _follow(self, keys: Sequence[str]) -> None:
         """Their batch is answered: who has waited for it boards, at the end of this turn of the loop."""
@@ -121,27 +125,38 @@ class Coalescer:
     async def _send(self, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
         try:
             if groups:
-                await self._exchange(groups)
+                await self._exchange(keys, groups)
         finally:
-            for group in groups:
-                for rider in group:
-                    rider.answer.cancel()  # the loop is being closed: nobody is left behind waiting
-            self._follow(keys)
+            self._ended(asyncio.current_task(), keys, groups)
 
-    async def _exchange(self, groups: Sequence[Sequence[_Rider]]) -> None:
+    def _ended(self, batch: asyncio.Task[None] | None, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
+        if batch not in self._batches:
+            return
+        self._batches.remove(batch)
+        for group in groups:
+            for rider in group:
+                rider.answer.cancel()  # the loop is being closed: nobody is left behind waiting
+        self._follow(keys)
+
+    async def _exchange(self, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
         """Send a batch and tell each rider, at the latest when that one's own time is over."""
         calls = [call_of(self._store, [rider.push for rider in group], self._target) for group in groups]
         loop = asyncio.get_running_loop()
         ends = [rider.ends for group in groups for rider in group]
-        overdue = loop.call_at(min(ends), self._give_up, groups)
+        last = max(ends)
+        # Who found no room may have come before riders of other scopes, and has less time then.
+        behind = [rider for key in keys for rider in takewhile(lambda rider: rider.ends < last, self._queues[key])]
+        overdue = loop.call_at(min(ends), self._give_up, [*groups, behind])
         try:
-            deadline = max(max(ends) - loop.time(), 0.001)
+            deadline = max(last - loop.time(), 0.001)
             replies = await self._store.push_each(calls, deadline)
         except Exception as error:  # noqa: BLE001 - it is each caller's
             replies = [error] * len(groups)
         finally:
             overdue.cancel()
-        for group, reply in zip(groups, replies, strict=True):
+        # The server is asked which key has the wrong type: the others do not wait for that.
+        told = sorted(zip(groups, replies, strict=True), key=lambda pair: isinstance(pair[1], KeyConflict))
+        for group, reply in told:
             await self._tell(group, reply)
 
     def _give_up(self, groups: Sequence[Sequence[_Rider]]) -> None:

@@ -242,7 +242,7 @@ class Deployment:
         replica: bool = False,
         deadline: float | None = None,
     ) -> list[Any]:
-        """As `run_many`, but the error of a call that the server refuses stands in its place.
+        """As `run_many`, but the error of a call that the server refuses, or no replica has, stands in its place.
 
         `deadline`: seconds for all, else the deployment's.
         """
@@ -263,8 +263,7 @@ class Deployment:
         for number, reply in enumerate(replies):
             if isinstance(reply, Exception):
                 replies[number] = translate(reply, operation, self.endpoint)
-        if acknowledged < least:
-            check_replicas(operation, replies, acknowledged, least)
+        check_replicas(operation, replies, acknowledged, least)
         return replies
 
     async def _exchange(self, operation: str, commands: Sequence[Command], line: Callable[[], Line]) -> list[Any]:

@@ -50,15 +50,20 @@ async def evaluate(
     return replies, acknowledged
 
 
-def check_replicas(operation: str, replies: Sequence[Any], acknowledged: int, least: int) -> None:
-    """Raise `NotReplicated` for a write that was stored and that fewer replicas have than were asked for."""
-    stored = any(not isinstance(reply, Exception) and reply[0] in STORED for reply in replies)
-    if stored and acknowledged < least:
-        raise NotReplicated(
-            f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
-            "for are known to have it; do not write it again, see to the replicas",
-            acknowledged,
-        )
+def check_replicas(operation: str, replies: list[Any], acknowledged: int, least: int) -> None:
+    """Put `NotReplicated` in the place of each reply of a write that fewer replicas have than were asked for.
+
+    A call that wrote nothing keeps its own answer.
+    """
+    if acknowledged >= least:
+        return
+    for number, reply in enumerate(replies):
+        if not isinstance(reply, Exception) and reply[0] in STORED:
+            replies[number] = NotReplicated(
+                f"{operation}: what it wrote is stored on the master, but {acknowledged} of the {least} replicas asked "
+                "for are known to have it; do not write it again, see to the replicas",
+                acknowledged,
+            )
 
 
 def _command(name: str, script: str, keys: Sequence[str] | Packed, args: Sequence[Word | Packed]) -> Command:

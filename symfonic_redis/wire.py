@@ -187,7 +187,7 @@ class Wire:
             self._ended()
         self._check()
         if (failure := opening.exception()) is not None:
-            raise failure
+            raise failure.with_traceback(None)  # one for all who waited: it would grow with each of them
         return self._channel
 
     async def _connect(self) -> None:
