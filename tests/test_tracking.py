@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symfonic_redis import MemoryEntry, TenantScope
-from symfonic_redis.drafts import draft_of, copy_of
+from symfonic_redis.drafts import copy_of, draft_of
 from symfonic_redis.rows import decode_entry, encode_entry
 from symfonic_redis.sealing import PLAIN
 from symfonic_redis.tracking import Source, Windows
