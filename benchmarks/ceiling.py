@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +18,9 @@ from stage import FLOOR, FULL, Stage
 LIST = "redis-benchmark, LPUSH+LTRIM"
 PUSH = "redis-benchmark, the push's script"
 
+
+ID = "__rand_int__"
+"""What the tool puts a number of twelve digits for."""
 
 IDS = 2_000_000_000
 """Operation ids that the tool makes up; it takes no more."""
@@ -48,7 +52,7 @@ async def run(stage: Stage) -> list[Row]:
     # An argument of a process holds no zero byte: the row, which no script looks into, is text of the same length.
     push: list[str | bytes] = [b"r" * len(word) if b"\0" in word else word for word in words]
     for at in ids:
-        push[at] = "__rand_int__"
+        push[at] = ID
     sha = await observer.load(SCRIPT)
     row_size = max(len(word) for word in words)
     tools = [Tool(LIST, ["EVALSHA", sha, "1", "ceiling", "x" * row_size, "60"]), Tool(PUSH, push)]
@@ -66,9 +70,12 @@ async def run(stage: Stage) -> list[Row]:
         command = [binary, "-h", str(address.hostname), "-p", str(address.port), "-c", str(profile.tasks)]
         command += ["-n", str(profile.ceiling), "-r", str(IDS), "--csv"]
 
+        # The tool begins its numbers anew with the second and its process's number, and these may meet again.
+        fresh = os.urandom(2).hex() + ID
+
         async def tool() -> subprocess.CompletedProcess[bytes]:
             # Blocking on purpose: nothing else runs meanwhile.
-            words = [*command, *one.command]
+            words = [*command, *(fresh if word is ID else word for word in one.command)]
             return subprocess.run(words, capture_output=True, check=False, timeout=120)  # noqa: ASYNC221 - as said
 
         ended, seen = await observer.measure(tool)

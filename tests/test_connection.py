@@ -32,7 +32,7 @@ from symfonic_redis.keys import config_key
 READS = ("+ping", "+get", "+info", "+lrange", "+llen", "+xrange", "+xlen", "+xdel", "+type")
 SCRIPTS = ("+evalsha", "+eval", "+time", "+hmget", "+hget", "+hset", "+rename", "+pexpire", "+persist", "+pexpireat")
 WRITES = ("+lpush", "+ltrim", "+unlink", "+xadd", "+xtrim", "+zscore", "+zadd", "+zrangebyscore", "+zrem", "+zrevrange")
-STAGES = ("+rpush", "+lrem")
+STAGES = ("+rpush", "+lrem", "+exists")
 INDEX = ("+zcard", "+pttl", "+sadd", "+scard", "+hlen", "+hkeys", "+hdel", "+incr", "+xinfo", "+xpending", "+xrevrange")
 
 
