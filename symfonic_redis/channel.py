@@ -15,13 +15,16 @@ from typing import Any
 import hiredis
 from redis import exceptions as driver
 
+from symfonic_redis.errors import ConfigurationError
 from symfonic_redis.retry import code_of
 
 FLUSH = 16_384
 """Bytes that are gathered at most before they are sent, so that the server begins while others are still packed."""
 
+SILENCE = 0.1
+"""Seconds without a word, at least, after which a connection is given up together with a call whose time is over."""
+
 _PARTIAL = object()
-_PUSHED = getattr(hiredis, "PushNotification", ())
 
 
 class _Awaited:
@@ -47,6 +50,9 @@ class Channel(asyncio.Protocol):
         pushed: told what the server says unasked, in the order of the stream.
         lost: told, once, that the connection is gone.
 
+    Raises:
+        ConfigurationError: there is no transport to take over, see `suits`.
+
     Attributes:
         usable: whether another call may begin.
     """
@@ -59,6 +65,8 @@ class Channel(asyncio.Protocol):
         pushed: Callable[[Sequence[Any]], None] = lambda _: None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
+        if not self.suits(connection):
+            raise ConfigurationError("a connection to fakeredis cannot be shared or tracked: connect to a server")
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._patience = patience
@@ -158,7 +166,7 @@ class Channel(asyncio.Protocol):
         late = [awaited for awaited in self._waiting if awaited.until <= now]
         for awaited in late:
             _settle(awaited, TimeoutError())
-        if any(awaited.sent >= self._heard for awaited in late):
+        if any(awaited.sent >= self._heard and now - awaited.sent >= SILENCE for awaited in late):
             self._drop()
         elif left := [awaited.until for awaited in self._waiting if not awaited.future.done()]:
             self._remind(min(left))
@@ -172,7 +180,7 @@ class Channel(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _PARTIAL:
-                if isinstance(reply, _PUSHED):
+                if isinstance(reply, hiredis.PushNotification):
                     self._pushed(reply)
                     continue
                 awaited = waiting[0]

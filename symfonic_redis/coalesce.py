@@ -27,6 +27,9 @@ SCOPES = 16
 TURNS = 256
 """Turns of one scope in a batch; a script blocks the server while it runs. A push of more travels alone."""
 
+GRACE = 0.1
+"""Seconds that a push is overdue before it is given up alone: most times its batch tells what was wrong."""
+
 BYTES = 131_072
 """Bytes of one scope's rows in a batch; the same holds."""
 
@@ -146,7 +149,7 @@ class Coalescer:
         last = max(ends)
         # Who found no room may have come before riders of other scopes, and has less time then.
         behind = [rider for key in keys for rider in takewhile(lambda rider: rider.ends < last, self._queues[key])]
-        overdue = loop.call_at(min(ends), self._give_up, [*groups, behind])
+        overdue = loop.call_at(min(ends) + GRACE, self._give_up, [*groups, behind])
         try:
             deadline = max(last - loop.time(), 0.001)
             replies = await self._store.push_each(calls, deadline)
@@ -173,7 +176,7 @@ class Coalescer:
                     )
                 )
         if later := [rider.ends for rider in late if rider.ends > now]:
-            asyncio.get_running_loop().call_at(min(later), self._give_up, groups)
+            asyncio.get_running_loop().call_at(min(later) + GRACE, self._give_up, groups)
 
     async def _tell(self, group: Sequence[_Rider], reply: Any) -> None:
         try:

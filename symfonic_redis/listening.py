@@ -77,19 +77,19 @@ class Listener:
         if self._source is not None:
             return True
         if not self.alive and not self._closed and asyncio.get_running_loop().time() >= self._not_before:
-            self._task = asyncio.create_task(self._run(None))
+            self._task = asyncio.create_task(self._again())
         return False
 
     async def open(self) -> None:
-        """Connect now; errors are the driver's."""
-        opened = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(opened))
-        try:
-            await opened
-        except asyncio.CancelledError:
-            self.drop()
-            await asyncio.wait([self._task])
-            raise
+        """Connect now; errors are the driver's.
+
+        Raises:
+            ConfigurationError: the connection leads to no server, as one to fakeredis.
+        """
+        async with asyncio.timeout(CONNECT):
+            channel = await self._connect()
+        self._begin(channel)
+        self._task = asyncio.create_task(self._serve(channel))
 
     async def load(self, key: str, length: int, until: float) -> list[bytes]:
         """The newest rows of a list, which are kept too; errors are the driver's.
@@ -139,45 +139,52 @@ class Listener:
             raise
         return channel
 
-    async def _run(self, opened: asyncio.Future[None] | None) -> None:
-        """Connect, and ask for signs of life until the connection is lost; `opened` is told how connecting went."""
+    async def _again(self) -> None:
+        """Connect anew, and serve until that connection is lost."""
         try:
             async with asyncio.timeout(CONNECT):
                 channel = await self._connect()
         except (driver.RedisError, OSError) as error:
-            if opened is not None and not opened.done():
-                opened.set_exception(error)
-            elif code_of(error) != "CONNECTION":
+            if code_of(error) != "CONNECTION":
                 _log.warning("windows are not tracked, every read asks the server: %s", type(error).__name__)
+            self._rest()
         else:
-            try:
-                await self._serve(channel, opened)
-            except (driver.RedisError, OSError) as error:
-                _log.info("the connection that tracks windows is lost: %s", type(error).__name__)
-            finally:
-                self._end()
-                await channel.close(0)
-        self._not_before = asyncio.get_running_loop().time() + self._pause * random.uniform(0.5, 1)  # noqa: S311 - spreads attempts, guards nothing
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._begin(channel)
+            await self._serve(channel)
 
-    async def _serve(self, channel: Channel, opened: asyncio.Future[None] | None) -> None:
-        source = self._source = Source()
-        self._channel = channel
-        if opened is not None and not opened.done():
-            opened.set_result(None)
+    def _begin(self, channel: Channel) -> None:
+        self._source, self._channel = Source(), channel
+
+    async def _serve(self, channel: Channel) -> None:
+        """Ask for signs of life until there is none."""
+        try:
+            await self._beat(self._source)
+        except (driver.RedisError, OSError) as error:
+            _log.info("the connection that tracks windows is lost: %s", type(error).__name__)
+        finally:
+            self._end()
+            await channel.close(0)
+        self._rest()
+
+    async def _beat(self, source: Source | None) -> None:
         before = None
         while True:
             answer = await self._ask(source, [self._heartbeat], asyncio.get_running_loop().time() + HEARTBEAT_TIMEOUT)
             self._pause = FIRST_PAUSE
-            if before is not None and answer != before:
+            if before is not None and answer != before and source is not None:
                 # Keys have moved to other nodes.
                 self._windows.drop(source)
             before = answer
             await asyncio.sleep(HEARTBEAT)
 
-    async def _ask(self, source: Source, commands: Sequence[Command], until: float) -> list[Any]:
+    def _rest(self) -> None:
+        """Let a while pass before the next attempt to connect, each time a longer one."""
+        self._not_before = asyncio.get_running_loop().time() + self._pause * random.uniform(0.5, 1)  # noqa: S311 - spreads attempts, guards nothing
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    async def _ask(self, source: Source | None, commands: Sequence[Command], until: float) -> list[Any]:
         channel = self._channel
-        if channel is None or self._source is not source:
+        if channel is None or source is None or self._source is not source:
             raise driver.ConnectionError("the connection is gone")
         sent = asyncio.get_running_loop().time()
         replies = succeeded(await channel.exchange(pack(commands), len(commands), until))

@@ -245,10 +245,20 @@ async def test_after_readonly_the_others_get_their_replies_and_then_the_connecti
 async def test_a_call_whose_time_is_over_while_the_server_is_silent_drops_the_connection():
     line = Line()
     patient = await line.call()
-    hasty = await line.call(until=asyncio.get_running_loop().time() + SHORT)
+    hasty = await line.call(until=asyncio.get_running_loop().time() + 2 * SILENCE)
     assert kinds(await outcomes([hasty, patient])) == [TimeoutError, driver.ConnectionError]
     assert not line.transport.open
     assert not line.channel.usable
+
+
+async def test_a_call_that_had_hardly_any_time_does_not_drop_the_connection():
+    line = Line()
+    patient = await line.call()
+    hasty = await line.call(until=asyncio.get_running_loop().time())
+    assert kinds(await outcomes([hasty])) == [TimeoutError]
+    line.feed(b":1\r\n")
+    assert await patient == [1]
+    assert line.channel.usable
 
 
 async def test_a_call_whose_time_is_over_while_the_server_talks_fails_alone():

@@ -11,6 +11,7 @@ import time
 import pytest
 from acl_users import acl_users
 from exported import exported
+from fakeredis import FakeAsyncRedis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operations import TENANTS, TREES, WRITES, Worker, do
@@ -472,6 +473,15 @@ async def test_a_layer_on_standby_serves_what_it_read(prefix, scope):
 
 
 # --- refusals ---
+
+
+async def test_a_client_of_fakeredis_is_refused_when_it_is_used():
+    client = FakeAsyncRedis()
+    deployment = connect(client, track_windows=True)
+    with pytest.raises(ConfigurationError, match="fakeredis"):
+        await deployment.open()
+    await deployment.aclose()
+    await client.aclose()
 
 
 async def test_what_cannot_be_tracked_is_refused(valkey, prefix):
