@@ -112,13 +112,20 @@ def _extend(value: object) -> Any:  # noqa: PLR0911 - one for each type
 
 
 class _Packers(threading.local):
-    """A thread's own packer: it has a buffer, and making one costs as much as packing a turn."""
+    """A thread's own packers: each has a buffer, and making one costs as much as packing a turn.
+
+    `known` writes a datetime in UTC as msgpack's own timestamp; any other would lose its offset.
+    """
 
     def __init__(self) -> None:
-        self.one = msgpack.Packer(default=_extend, strict_types=True, unicode_errors="surrogatepass")
+        options = {"default": _extend, "strict_types": True, "unicode_errors": "surrogatepass"}
+        self.any = msgpack.Packer(**options)
+        self.known = msgpack.Packer(**options, datetime=True)
 
 
 _packers = _Packers()
+
+_READING = {"strict_map_key": False, "unicode_errors": "surrogatepass", "timestamp": 3}  # 3 is a datetime in UTC
 
 
 class _HasTuples(Exception):  # noqa: N818 - it is no error: a reader that can is asked instead
@@ -177,7 +184,7 @@ def pack(value: object, *, known: bool = False) -> bytes:
     """
     if not known:
         _check(value)
-    packed: bytes = _packers.one.pack(value)
+    packed: bytes = (_packers.known if known else _packers.any).pack(value)
     return packed
 
 
@@ -189,15 +196,14 @@ def unpack(data: bytes) -> Any:
     """
     try:
         try:
-            return msgpack.unpackb(data, ext_hook=_extension, strict_map_key=False, unicode_errors="surrogatepass")
+            return msgpack.unpackb(data, ext_hook=_extension, **_READING)
         except _HasTuples:
             reader = _Reader()
             value = msgpack.unpackb(
                 data,
                 ext_hook=reader.extension,
                 list_hook=reader.sequence,
-                strict_map_key=False,
-                unicode_errors="surrogatepass",
+                **_READING,
             )
     except CodecError:
         raise

@@ -133,13 +133,7 @@ class WorkingLayer:
         Cost: one round trip. The server works about three times as long as for a bare LPUSH and LTRIM script, four
         times with the mirror.
         """
-        return await self.push_many(
-            scope,
-            (entry,),
-            durability=durability,
-            idempotency_key=idempotency_key,
-            idempotency_ttl=idempotency_ttl,
-        )
+        return await self._send(self._prepared(scope, (entry,), durability, idempotency_key, idempotency_ttl))
 
     async def push_many(
         self,
@@ -154,13 +148,17 @@ class WorkingLayer:
 
         Cost: one round trip for at most 10,000 turns and 64 MiB; one LLEN for no turns at all.
         """
-        push = prepare(self.store, scope, entries, durability, mirrored=self.mirror is not None)
-        if idempotency_key is not None:
-            push = push._replace(idempotency=Idempotency.of(idempotency_key, idempotency_ttl))
+        push = self._prepared(scope, entries, durability, idempotency_key, idempotency_ttl)
         if not push.rows:
             length = await self.store.read("length", push.keys.turns, "LLEN", push.keys.turns)
             return PushReceipt((), min(length, self.bounds.window), 0, duplicate=False)
         return await self._send(push)
+
+    def _prepared(
+        self, scope: ScopeLike, entries: Iterable[Any], durability: object, name: str | None, seconds: float
+    ) -> Push:
+        push = prepare(self.store, scope, entries, durability, mirrored=self.mirror is not None)
+        return push if name is None else push._replace(idempotency=Idempotency.of(name, seconds))
 
     async def _send(self, push: Push) -> PushReceipt:
         receipt = await self._pushes.push(push)

@@ -25,6 +25,8 @@ def check_batch(rows: Sequence[bytes]) -> None:
     Raises:
         InvalidInput: they are more than `MAX_BATCH`, or longer than `MAX_BATCH_BYTES`.
     """
+    if len(rows) == 1 and len(rows[0]) <= MAX_BATCH_BYTES:
+        return  # the usual one
     if len(rows) > MAX_BATCH or sum(map(len, rows)) > MAX_BATCH_BYTES:
         raise InvalidInput(
             f"a write holds {len(rows)} rows of {sum(map(len, rows))} bytes; at most {MAX_BATCH} rows and "

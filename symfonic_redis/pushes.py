@@ -195,7 +195,7 @@ def _resolve(durability: object, entry: Any) -> Durability | None:
     marker = durability
     if marker is None:
         metadata = getattr(entry, "metadata", None)
-        if isinstance(metadata, dict | Mapping):  # a dict first: the other question costs more
+        if type(metadata) is dict or isinstance(metadata, Mapping):  # the second question costs more
             marker = metadata.get("durability")
     return None if marker is None else coerce_durability(marker)
 

@@ -17,7 +17,7 @@ from redis import exceptions as driver
 from scripted import Connection, Scripted, Transport
 
 from symfonic_redis import ConfigurationError
-from symfonic_redis.channel import FLUSH, Channel
+from symfonic_redis.channel import FLUSH, SILENCE, Channel
 from symfonic_redis.wire import LARGE, Wire
 
 LONG = 60.0
