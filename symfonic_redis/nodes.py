@@ -28,7 +28,7 @@ EMPTY_LABEL = "working-context"
 
 _ID = re.compile(r"((0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19}))\.([a-z]+)\.([0-9a-f]{16})")
 _LARGEST = (1 << 64) - 1
-_PLAIN = (str, int, float, bool, type(None), bytes)
+_PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 _FIXED = frozenset({"id", "layer", "tenant_id", "created_at"})
 """Attributes that say which node it is: they do not change."""
 
@@ -103,6 +103,8 @@ def turn_extra(metadata: Mapping[str, object], durability: Durability | None, *,
     A node shows a metadata value's `str`. A row gives most values back the same, but an Enum as its value and a
     datetime under a plain offset, so their texts are kept where they differ. So is a durability that was resolved.
     """
+    if durability is None and _PLAIN.issuperset(map(type, metadata.values())):
+        return b""
     texts = {key: _shown(value) for key, value in metadata.items() if type(value) not in _PLAIN}
     if texts:
         restored = decode(encode({key: metadata[key] for key in texts}))

@@ -164,7 +164,11 @@ def receipts_of(store: Store, pushes: Sequence[Push], target: Target, reply: Any
         telemetry.duplicates.add(1, store.deployment.attributes)
         yield PushReceipt((), int(window), 0, duplicate=True)
         return
-    added = sum(len(push.rows) for push in pushes)
+    added = len(pushes[0].rows) if len(pushes) == 1 else sum(len(push.rows) for push in pushes)
+    attributes = store.deployment.attributes
+    telemetry.turns_pushed.add(added, attributes)
+    telemetry.turns_evicted.add(int(evicted), attributes)
+    telemetry.window_length.record(int(window), attributes)
     # How many turns the window held before; if some went, it was this many short of what it had to hold.
     held = int(window) + int(evicted) - added
     time, _, sequence = first.decode().partition("-")
@@ -180,15 +184,7 @@ def receipts_of(store: Store, pushes: Sequence[Push], target: Target, reply: Any
             ids = range(number + count - kept, number + count)
             nodes = tuple(node_id(f"{time}-{at}", target.layer, push.keys) for at in ids)
             number += count
-        _count(store, count, gone, held)
         yield PushReceipt(nodes, held, gone, duplicate=False)
-
-
-def _count(store: Store, pushed: int, evicted: int, window: int) -> None:
-    attributes = store.deployment.attributes
-    telemetry.turns_pushed.add(pushed, attributes)
-    telemetry.turns_evicted.add(evicted, attributes)
-    telemetry.window_length.record(window, attributes)
 
 
 def _resolve(durability: object, entry: Any) -> Durability | None:

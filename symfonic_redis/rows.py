@@ -82,21 +82,22 @@ def encode_entry(entry: Any, *, limit: int, seal: Seal) -> bytes:
             entry.created_at,
             entry.metadata,
             entry.importance,
-            layer.value if isinstance(layer, Enum) else layer,
+            _NAME if layer is _WORKING else layer.value if isinstance(layer, Enum) else layer,
             getattr(entry, "score", None),
             getattr(entry, "node_id", None),
         ]
     except AttributeError as error:
         raise InvalidInput(f"an entry has no {error.name}: pass a MemoryEntry") from error
-    usual = _usual(fields)
-    if not usual and (wrong := _wrong(fields)):
+    known = False
+    if _usual(fields):
+        known = fields[2].tzinfo is UTC and simple(fields[3].values())
+        del fields[_REQUIRED + (fields[_REQUIRED] != _DEFAULTS[0]) :]
+    elif wrong := _wrong(fields):
         raise InvalidInput(f"an entry's {wrong}: pass a MemoryEntry")
-    known = usual and fields[2].tzinfo is UTC and simple(fields[3].values())
+    else:
+        while len(fields) > _REQUIRED and fields[-1] == _DEFAULTS[len(fields) - _REQUIRED - 1]:
+            fields.pop()
     fields[0] = _compact_id(fields[0])
-    last = len(fields)
-    while last > _REQUIRED and fields[last - 1] == _DEFAULTS[last - _REQUIRED - 1]:
-        last -= 1
-    del fields[last:]
     row = seal.seal(encode(fields, known=known), *TURN)
     if len(row) > limit:
         raise InvalidInput(
