@@ -118,7 +118,7 @@ class Coalescer:
         batch.add_done_callback(lambda batch: self._ended(batch, keys, groups))
 
     def _follow(self, keys: Sequence[str]) -> None:
-        """Their batch is answered: who has waited for it boards, at the end of this turn of the loop."""
+        """Their batch is answered: who has waited for it boards."""
         for key in keys:
             if self._queues[key]:
                 self._board(key)
@@ -139,7 +139,8 @@ class Coalescer:
         for group in groups:
             for rider in group:
                 rider.answer.cancel()  # the loop is being closed: nobody is left behind waiting
-        self._follow(keys)
+        # Once those who were just told have gone on: what they push next travels together too.
+        asyncio.get_running_loop().call_soon(self._follow, keys)
 
     async def _exchange(self, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
         """Send a batch and tell each rider, at the latest when that one's own time is over."""

@@ -492,6 +492,7 @@ async def test_riders_of_a_batch_that_is_cancelled_do_not_wait_for_ever(line, co
             task.cancel()
         assert all(isinstance(result, asyncio.CancelledError) for result in await outcomes(riders))
     assert (await layer.push(E, said("y"))).window_length == 1
+    await asyncio.sleep(0)
     assert not layer._pushes._queues
 
 
