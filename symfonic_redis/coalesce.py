@@ -24,8 +24,11 @@ from symfonic_redis.telemetry import Operation
 SCOPES = 16
 """Scopes of one batch: many share the cost of one, and few enough that the server works while the next is made."""
 
-TURNS = 256
-"""Turns of one scope in a batch; a script blocks the server while it runs. A push of more travels alone."""
+TURNS = 32
+"""Turns of one scope in a batch; a push of more travels alone.
+
+Enough to share the cost of a call, and few enough that some of a crowd make their next push while others' are stored.
+"""
 
 GRACE = 0.1
 """Seconds that a push is overdue before it is given up alone: most times its batch tells what was wrong."""
@@ -125,7 +128,7 @@ class Coalescer:
             else:
                 del self._queues[key]
 
-    async def _send(self, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
+    async def _send(self, keys: list[str], groups: Sequence[Sequence[_Rider]]) -> None:
         try:
             if groups:
                 await self._exchange(keys, groups)
@@ -139,18 +142,18 @@ class Coalescer:
         for group in groups:
             for rider in group:
                 rider.answer.cancel()  # the loop is being closed: nobody is left behind waiting
-        # Once those who were just told have gone on: what they push next travels together too.
+        # Those who were just told go on first: what they push next travels together too.
         asyncio.get_running_loop().call_soon(self._follow, keys)
 
-    async def _exchange(self, keys: Sequence[str], groups: Sequence[Sequence[_Rider]]) -> None:
+    async def _exchange(self, keys: list[str], groups: Sequence[Sequence[_Rider]]) -> None:
         """Send a batch and tell each rider, at the latest when that one's own time is over."""
         calls = [call_of(self._store, [rider.push for rider in group], self._target) for group in groups]
         loop = asyncio.get_running_loop()
         ends = [rider.ends for group in groups for rider in group]
         last = max(ends)
         # Who found no room may have come before riders of other scopes, and has less time then.
-        behind = [rider for key in keys for rider in takewhile(lambda rider: rider.ends < last, self._queues[key])]
-        overdue = loop.call_at(min(ends) + GRACE, self._give_up, [*groups, behind])
+        waiting = [rider for key in keys for rider in takewhile(lambda rider: rider.ends < last, self._queues[key])]
+        overdue = loop.call_at(min(ends) + GRACE, self._give_up, [*groups, waiting])
         try:
             deadline = max(last - loop.time(), 0.001)
             replies = await self._store.push_each(calls, deadline)
@@ -158,6 +161,11 @@ class Coalescer:
             replies = [error] * len(groups)
         finally:
             overdue.cancel()
+        # Who waits leaves before those of this batch are told, and make their next push meanwhile.
+        behind = [key for key in keys if self._queues[key]]
+        keys[:] = [key for key in keys if not self._queues[key]]
+        self._ready += behind
+        self._depart()
         # The server is asked which key has the wrong type: the others do not wait for that.
         told = sorted(zip(groups, replies, strict=True), key=lambda pair: isinstance(pair[1], KeyConflict))
         for group, reply in told:

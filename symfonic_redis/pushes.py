@@ -173,6 +173,7 @@ def receipts_of(store: Store, pushes: Sequence[Push], target: Target, reply: Any
     held = int(window) + int(evicted) - added
     time, _, sequence = first.decode().partition("-")
     number = int(sequence or 0)
+    place = node_id("", target.layer, pushes[0].keys)  # what all ids end in
     for push in pushes:
         count = len(push.rows)
         gone = max(0, held + count - bounds.window)
@@ -181,8 +182,7 @@ def receipts_of(store: Store, pushes: Sequence[Push], target: Target, reply: Any
         if sequence:
             # Of more than the mirror keeps, the first are trimmed already.
             kept = count if mirror is None or mirror.cap is None else min(count, mirror.cap)
-            ids = range(number + count - kept, number + count)
-            nodes = tuple(node_id(f"{time}-{at}", target.layer, push.keys) for at in ids)
+            nodes = tuple([f"{time}-{at}{place}" for at in range(number + count - kept, number + count)])
             number += count
         yield PushReceipt(nodes, held, gone, duplicate=False)
 

@@ -38,6 +38,7 @@ from symfonic_redis import (
     connect,
     purge,
 )
+from symfonic_redis.coalesce import TURNS
 from symfonic_redis.keys import scope_keys
 
 ORG = TenantScope.root("org", "acme")
@@ -113,12 +114,12 @@ async def test_what_is_pushed_while_another_push_is_on_its_way_is_one_call(line)
     graph = StreamGraphStore(line.redis)
     layer = WorkingLayer(line.redis, 100, graph)
     async with behind(line.proxy, layer, A) as first:
-        riders = await started(*(layer.push(A, said(f"turn {number}")) for number in range(50)))
+        riders = await started(*(layer.push(A, said(f"turn {number}")) for number in range(TURNS)))
     receipts = [await first, *await outcomes(riders)]
     assert line.proxy.counted()["EVALSHA"] == 2
-    order = ["first", *(f"turn {number}" for number in range(50))]
+    order = ["first", *(f"turn {number}" for number in range(TURNS))]
     assert texts(await layer.get_context(A)) == order
-    assert [receipt.window_length for receipt in receipts] == list(range(1, 52))
+    assert [receipt.window_length for receipt in receipts] == list(range(1, TURNS + 2))
     assert [(node.label, node.id) for node in await graph.query_nodes(A)] == [
         (text, receipt.node_id) for text, receipt in zip(order, receipts, strict=True)
     ]
