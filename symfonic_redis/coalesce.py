@@ -21,7 +21,7 @@ from symfonic_redis.pushes import Push, Target, call_of, key_names, receipts_of
 from symfonic_redis.store import Store
 from symfonic_redis.telemetry import Operation
 
-SCOPES = 16
+SCOPES = 32
 """Scopes of one batch: many share the cost of one, and few enough that the server works while the next is made."""
 
 TURNS = 32

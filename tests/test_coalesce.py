@@ -38,7 +38,7 @@ from symfonic_redis import (
     connect,
     purge,
 )
-from symfonic_redis.coalesce import TURNS
+from symfonic_redis.coalesce import SCOPES, TURNS
 from symfonic_redis.keys import scope_keys
 
 ORG = TenantScope.root("org", "acme")
@@ -133,7 +133,7 @@ async def test_a_push_alone_and_one_after_the_other_leave_at_once(line):
     assert not layer._pushes._queues
 
 
-async def test_scopes_travel_in_batches_of_sixteen_over_one_connection(line, monkeypatch):
+async def test_many_scopes_travel_in_a_batch_over_one_connection(line, monkeypatch):
     batches: list[int] = []
     run_each = line.redis.run_each
 
@@ -143,12 +143,12 @@ async def test_scopes_travel_in_batches_of_sixteen_over_one_connection(line, mon
 
     monkeypatch.setattr(line.redis, "run_each", counted)
     layer = WorkingLayer(line.redis)
-    scopes = [ORG.child("conversation", f"c{number}") for number in range(40)]
+    scopes = [ORG.child("conversation", f"c{number}") for number in range(80)]
     await outcomes(await started(*(layer.push(scope, said("a turn")) for scope in scopes)))
-    assert batches == [1, 16, 16, 7]
-    assert line.proxy.counted()["EVALSHA"] == 40
+    assert batches == [1, SCOPES, SCOPES, 79 - 2 * SCOPES]
+    assert line.proxy.counted()["EVALSHA"] == 80
     assert line.proxy.counted()["HELLO"] == 1  # one connection
-    assert [texts(await layer.get_context(scope)) for scope in scopes] == [["a turn"]] * 40
+    assert [texts(await layer.get_context(scope)) for scope in scopes] == [["a turn"]] * 80
 
 
 async def test_without_coalescing_every_push_is_a_call(server, prefix):
