@@ -89,6 +89,26 @@ async def test_reads_at_once_share_one_connection_and_each_gets_its_own(pair, sc
     assert len(tracker_of(layer.deployment).windows) == len(scopes)
 
 
+async def test_many_windows_are_asked_for_where_they_are_not_kept(server, prefix, scope):
+    async with Proxy(server.port) as proxy, connect(proxy.url, prefix=prefix, track_windows=True) as redis:
+        layer = WorkingLayer(redis)
+        scopes = [scope.child("part", str(number)) for number in range(20)]
+        for number, one in enumerate(scopes):
+            await layer.push_many(one, [said(one, f"{number}.{turn}") for turn in range(number % 3)])
+        expected = [[f"{number}.{turn}" for turn in range(number % 3)] for number in range(20)]
+        for one in scopes[::2]:
+            await warm(layer, one)
+        proxy.requests.clear()
+        assert [texts(found) for found in await layer.get_contexts([*scopes, scopes[0]])] == [*expected, expected[0]]
+        assert proxy.counted()["LRANGE"] == 10
+        proxy.requests.clear()
+        found = await layer.get_contexts(scopes)
+        assert [texts(entries) for entries in found] == expected
+        assert set(proxy.counted()) <= {"PING"}
+        found[2][0].metadata["mine"] = found[2][0].content = "changed"  # mine alone
+        assert [texts(entries) for entries in await layer.get_contexts(scopes)] == expected
+
+
 async def test_windows_and_bytes_are_bounded(valkey, prefix, scope):
     async with connect(valkey.url, prefix=prefix, track_windows=5) as redis:
         layer = WorkingLayer(redis)
