@@ -2,7 +2,7 @@
 
 Each turn: hydrate (summary and window, one read), ask the model, write what was said, consolidate what was learned,
 publish both. Needs `symfonic-redis[embedded]`; give a redis:// URL to use your own server, and `--langchain` to have
-the turns answered and summarized by LangChain chat models.
+the turns answered and summarized by LangChain chat models, which needs `langchain-core` too.
 """
 
 import asyncio

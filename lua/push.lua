@@ -20,8 +20,8 @@
 --           2 another operation had this idempotency key (receipt only), 3 closed. The receipt is
 --           '<window length> <evicted> <id of the first node, or ->'; the others' ids count up from it.
 -- COST      7 commands for one turn after another without a mirror, 9 with, 1 more for each ttl (see again.lua); for
---           the first, several, or with an idempotency key 11, with a mirror 15, when that is full 16; a batch adds one
---           XADD a turn
+--           the first, several, or with an idempotency key 11, with a mirror 15, when that is full 16, beside what the
+--           key (idem.lua) and a scope's first write (scope.lua) add; a batch adds one XADD a turn
 --@include once
 --@include closed
 --@include feed

@@ -76,7 +76,9 @@ class Deployment:
         else:
             self._scheme, self.endpoint = found
             if self._scheme == "fake" and (self.min_replicas or self._limits.replicas or self.tracker):
-                raise ConfigurationError("a fake server has no replicas: leave min_replicas, read_from, tracking out")
+                raise ConfigurationError(
+                    "a fake server has no replicas and tells no changes: leave min_replicas, read_from and track_windows out"
+                )
 
     def __repr__(self) -> str:
         return f"<Deployment {self.prefix!r} at {self.endpoint}>"

@@ -132,6 +132,9 @@ class Worker:
                 future = self._waiting.pop(reply["id"], None)
                 if future is not None and not future.done():
                     future.set_result(reply)
+        # It has most likely ended. To kill it now would take its end from asyncio, which then complains.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), 1)
         self.kill()
         await self._listener  # what it said last belongs to the error
         for future in self._waiting.values():
