@@ -22,7 +22,10 @@ FLUSH = 16_384
 """Bytes that are gathered at most before they are sent, so that the server begins while others are still packed."""
 
 SILENCE = 0.1
-"""Seconds without a word, at least, after which a connection is given up together with a call whose time is over."""
+"""Seconds without a word, at least, after which a connection is given up together with a call whose time is over.
+
+From when it was sent; one that talked until just now is only slow with that call.
+"""
 
 _PARTIAL = object()
 
@@ -136,8 +139,13 @@ class Channel(asyncio.Protocol):
             await asyncio.wait([awaited.future for awaited in self._waiting], timeout=patience)
         if self._waiting:
             # Disconnecting would wait until a server that takes nothing has taken what is still to be sent.
-            self._drop()
+            self.drop()
         await self._connection.disconnect()
+
+    def drop(self) -> None:
+        """Close the connection at once; who waits for a reply is told that it is gone."""
+        self._transport.abort()
+        self.connection_lost(None)
 
     def _gather(self, data: bytes) -> None:
         if not self._out:
@@ -166,8 +174,8 @@ class Channel(asyncio.Protocol):
         late = [awaited for awaited in self._waiting if awaited.until <= now]
         for awaited in late:
             _settle(awaited, TimeoutError())
-        if any(awaited.sent >= self._heard and now - awaited.sent >= SILENCE for awaited in late):
-            self._drop()
+        if any(now - max(self._heard, awaited.sent) >= SILENCE for awaited in late):
+            self.drop()
         elif left := [awaited.until for awaited in self._waiting if not awaited.future.done()]:
             self._remind(min(left))
 
@@ -192,7 +200,7 @@ class Channel(asyncio.Protocol):
                     _settle(awaited, awaited.failure or awaited.replies)
         except (driver.RedisError, IndexError):
             # Not the protocol, or a reply that nobody asked for: whose the next one is cannot be known.
-            self._drop()
+            self.drop()
         if not self.usable and not waiting:
             self._transport.close()
 
@@ -222,10 +230,6 @@ class Channel(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The same."""
         self._driver.resume_writing()
-
-    def _drop(self) -> None:
-        self._transport.abort()
-        self.connection_lost(None)
 
     def _refused(self, awaited: _Awaited, error: Exception) -> None:
         if isinstance(error, driver.ConnectionError):

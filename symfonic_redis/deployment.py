@@ -76,9 +76,7 @@ class Deployment:
         else:
             self._scheme, self.endpoint = found
             if self._scheme == "fake" and (self.min_replicas or self._limits.replicas or self.tracker):
-                raise ConfigurationError(
-                    "a fake server has no replicas and tells no changes: leave min_replicas, read_from and track_windows out"
-                )
+                raise ConfigurationError("a fake server has no min_replicas, read_from, track_windows: leave these out")
 
     def __repr__(self) -> str:
         return f"<Deployment {self.prefix!r} at {self.endpoint}>"
@@ -147,11 +145,13 @@ class Deployment:
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        for line in (self.tracker, self._wire, self._replicas):
-            if line is not None:
-                await line.close()
-        if self._server is not None:
-            await self._server.close()
+        try:
+            for line in (self.tracker, self._wire, self._replicas):
+                if line is not None:
+                    await line.close()
+        finally:
+            if self._server is not None:
+                await self._server.close()
 
     async def __aenter__(self) -> Self:
         try:

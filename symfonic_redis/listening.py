@@ -110,6 +110,8 @@ class Listener:
 
     def drop(self) -> None:
         """Give the connection up, and all that was read over it."""
+        if self._channel is not None:
+            self._channel.drop()  # the task may not have begun, and then closes nothing
         if self._task is not None:
             self._task.cancel()
         self._end()

@@ -199,9 +199,9 @@ class StandbyLayer(WorkingLayer):
         return self._queue(push)
 
     def _said(self, push: Push) -> None:
-        """Note what was stored at the end of a window that is known."""
+        """Note what was stored at the end of a window that is known, unless a read has found it there meanwhile."""
         key = push.keys.turns
-        if key in self._windows:
+        if key in self._windows and push.rows[-1] not in self._windows[key]:
             self._remember(key, [*reversed(push.rows), *self._windows[key]])
 
     def _queue(self, push: Push) -> PushReceipt:
@@ -268,12 +268,6 @@ class StandbyLayer(WorkingLayer):
             if self._away or self._queues:
                 await asyncio.sleep(PAUSE * (0.5 + random.random()))  # noqa: S311 - jitter, no secret
 
-    def _replayed(self, push: Push, *, duplicate: bool) -> None:
-        telemetry.pushes_replayed.add(1, self.deployment.attributes)
-        known = self._windows.get(push.keys.turns, [])
-        if not duplicate or push.rows[-1] not in known:
-            self._said(push)
-
     async def _replay(self, key: str) -> None:
         """Store what waits for one conversation, oldest first.
 
@@ -283,10 +277,10 @@ class StandbyLayer(WorkingLayer):
         while queue := self._queues.get(key):
             push = queue[0]
             try:
-                receipt = await super()._send(push)
-                self._replayed(push, duplicate=receipt.duplicate)
-            except NotReplicated:
-                self._replayed(push, duplicate=False)  # it is stored, and nobody waits for more
+                with suppress(NotReplicated):  # it is stored, and nobody waits for more
+                    await super()._send(push)
+                telemetry.pushes_replayed.add(1, self.deployment.attributes)
+                self._said(push)
             except ScopeClosed:
                 telemetry.pushes_lost.add(1, self.deployment.attributes)
                 _log.warning("a push that waited is given up: its scope was purged meanwhile")

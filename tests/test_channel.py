@@ -251,6 +251,17 @@ async def test_a_call_whose_time_is_over_while_the_server_is_silent_drops_the_co
     assert not line.channel.usable
 
 
+async def test_a_connection_that_fell_silent_after_a_word_is_dropped_with_the_first_call_that_is_late():
+    line = Line()
+    first = await line.call()
+    hasty = await line.call(until=asyncio.get_running_loop().time() + 3 * SILENCE)
+    patient = await line.call()
+    line.feed(b":1\r\n")  # heard after they were sent, and nothing since
+    assert await first == [1]
+    assert kinds(await outcomes([hasty, patient])) == [TimeoutError, driver.ConnectionError]
+    assert not line.channel.usable
+
+
 async def test_a_call_that_had_hardly_any_time_does_not_drop_the_connection():
     line = Line()
     patient = await line.call()

@@ -26,6 +26,7 @@ from symfonic_redis import (
     connect,
     purge,
 )
+from symfonic_redis.keys import scope_keys
 
 AOF = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -327,6 +328,21 @@ async def test_a_call_that_is_cancelled_does_not_put_the_layer_on_standby(server
 def test_a_wrong_bound_is_refused(one_redis, wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         StandbyLayer(one_redis, **wrong)
+
+
+async def test_a_turn_that_a_read_saw_before_its_push_was_answered_is_known_once(one_redis, scope, monkeypatch):
+    layer = StandbyLayer(one_redis, 5)
+    await layer.get_context(scope)
+    push_each = layer.store.push_each
+
+    async def answered_late(*calls):
+        replies = await push_each(*calls)
+        assert len(await layer.get_context(scope)) == 1
+        return replies
+
+    monkeypatch.setattr(layer.store, "push_each", answered_late)
+    await layer.push(scope, said(scope, "a"))
+    assert len(layer._windows[scope_keys(one_redis.prefix, scope).turns]) == 1
 
 
 async def test_what_was_replayed_is_known_in_the_next_outage(server, scope):
