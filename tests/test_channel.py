@@ -301,15 +301,20 @@ async def test_a_call_with_less_time_is_told_before_those_that_came_earlier():
         order.append(name)
 
     tasks = [asyncio.create_task(call(name, seconds)) for name, seconds in (("slow", 5), ("fast", 0.3), ("mid", 1.5))]
-    await asyncio.sleep(0.01)
-    line.feed(PUSHED)  # the server talks
-    await asyncio.sleep(0)
+
+    async def talk() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            line.feed(PUSHED)
+
+    talking = asyncio.create_task(talk())
     await asyncio.wait(tasks[1:2])
     assert order == ["fast"]
     await asyncio.wait(tasks[2:])
     assert order == ["fast", "mid"]
     line.feed(b":1\r\n:2\r\n:3\r\n")
     await outcomes(tasks)
+    talking.cancel()
 
 
 async def test_closing_lets_those_under_way_end():
