@@ -76,7 +76,7 @@ class Deployment:
         else:
             self._scheme, self.endpoint = found
             if self._scheme == "fake" and (self.min_replicas or self._limits.replicas or self.tracker):
-                raise ConfigurationError("a fake server has no min_replicas, read_from, track_windows: leave these out")
+                raise ConfigurationError("a fake server has no replicas and no tracking: leave these options out")
 
     def __repr__(self) -> str:
         return f"<Deployment {self.prefix!r} at {self.endpoint}>"
