@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import hiredis
 from redis import exceptions as driver
@@ -28,6 +28,8 @@ From when it was sent; one that talked until just now is only slow with that cal
 """
 
 _PARTIAL = object()
+
+_T = TypeVar("_T")
 
 
 class _Awaited:
@@ -127,10 +129,7 @@ class Channel(asyncio.Protocol):
             self._gather(data)
         if self._timer is None or until < self._timer.when():
             self._remind(until)
-        outcome = await awaited.future
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return await outcome_of(awaited.future)
 
     async def close(self, patience: float) -> None:
         """Let no further call begin, give those under way so many seconds, and close the connection."""
@@ -173,7 +172,7 @@ class Channel(asyncio.Protocol):
         now = self._loop.time()
         late = [awaited for awaited in self._waiting if awaited.until <= now]
         for awaited in late:
-            _settle(awaited, TimeoutError())
+            settle(awaited.future, TimeoutError())
         if any(now - max(self._heard, awaited.sent) >= SILENCE for awaited in late):
             self.drop()
         elif left := [awaited.until for awaited in self._waiting if not awaited.future.done()]:
@@ -197,7 +196,7 @@ class Channel(asyncio.Protocol):
                     self._refused(awaited, reply)
                 if len(awaited.replies) == awaited.count:
                     waiting.popleft()
-                    _settle(awaited, awaited.failure or awaited.replies)
+                    settle(awaited.future, awaited.failure or awaited.replies)
         except (driver.RedisError, IndexError):
             # Not the protocol, or a reply that nobody asked for: whose the next one is cannot be known.
             self.drop()
@@ -220,7 +219,7 @@ class Channel(asyncio.Protocol):
             self._timer = None
         self._tell_lost()
         while self._waiting:
-            _settle(self._waiting.popleft(), driver.ConnectionError("the connection was closed"))
+            settle(self._waiting.popleft().future, driver.ConnectionError("the connection was closed"))
         self._driver.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -240,7 +239,16 @@ class Channel(asyncio.Protocol):
             self.usable = False
 
 
-def _settle(awaited: _Awaited, outcome: list[Any] | Exception) -> None:
+def settle(future: asyncio.Future[_T | Exception], outcome: _T | Exception) -> None:
+    """Tell one who waits by `outcome_of`, if it still does."""
     # Never as the future's exception: of a caller that was cancelled meanwhile it would be reported as forgotten.
-    if not awaited.future.done():
-        awaited.future.set_result(outcome)
+    if not future.done():
+        future.set_result(outcome)
+
+
+async def outcome_of(future: asyncio.Future[_T | Exception]) -> _T:
+    """Wait for what `settle` tells; raise it when it is an error."""
+    outcome = await future
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -15,6 +15,7 @@ from copy import copy
 from itertools import takewhile
 from typing import Any
 
+from symfonic_redis.channel import outcome_of, settle
 from symfonic_redis.errors import KeyConflict, MemoryUnavailable
 from symfonic_redis.models import PushReceipt
 from symfonic_redis.pushes import Push, Target, call_of, key_names, receipts_of
@@ -46,11 +47,6 @@ class _Rider:
         self.push = push
         self.ends = ends
         self.answer = answer
-
-    def settle(self, outcome: PushReceipt | Exception) -> None:
-        # Never as the future's exception: of a caller that was cancelled meanwhile it would be reported as forgotten.
-        if not self.answer.done():
-            self.answer.set_result(outcome)
 
 
 class Coalescer:
@@ -91,10 +87,7 @@ class Coalescer:
                 self._board(key)
             else:
                 queue.append(rider)
-            outcome = await rider.answer
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
+            return await outcome_of(rider.answer)
 
     async def _alone(self, push: Push) -> PushReceipt:
         calls = [call_of(self._store, (push,), self._target)]
@@ -178,11 +171,12 @@ class Coalescer:
         late = [rider for group in groups for rider in group if not rider.answer.done()]
         for rider in late:
             if rider.ends <= now:
-                rider.settle(
+                settle(
+                    rider.answer,
                     MemoryUnavailable(
                         f"push did not succeed within {deployment.deadline:g} s: {deployment.endpoint} is unavailable; "
                         "check that the server runs and can be reached"
-                    )
+                    ),
                 )
         if later := [rider.ends for rider in late if rider.ends > now]:
             asyncio.get_running_loop().call_at(min(later) + GRACE, self._give_up, groups)
@@ -192,10 +186,10 @@ class Coalescer:
             receipts = await self._receipts([rider.push for rider in group], reply)
         except Exception as error:  # noqa: BLE001 - it is each caller's
             for rider in group:
-                rider.settle(_own(error))
+                settle(rider.answer, _own(error))
             return
         for rider, receipt in zip(group, receipts, strict=True):
-            rider.settle(receipt)
+            settle(rider.answer, receipt)
 
     async def _receipts(self, pushes: Sequence[Push], reply: Any) -> list[PushReceipt]:
         """What became of each push of a call; raise what its reply is, or says."""
